@@ -1,0 +1,74 @@
+"""Where a checkpoint comes from: a local folder, or a snapshot of a Hub repository."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UserError
+from ..hub import fetch
+
+MASK_FILE = "mask_embedding.pt"
+# Never *.py: code of a checkpoint is neither fetched nor run.
+_METADATA = ["config.json", "hf_quant_config.json", "README.md", "*.safetensors.index.json"]
+_WEIGHTS = ["*.safetensors", MASK_FILE]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint's folder and what is known about where it came from.
+
+    Attributes:
+        folder: Where its files are.
+        name: What messages call it: the Hub id, or the folder's name.
+        repo: The Hub id, or None for a local folder.
+        revision: The commit hash of the snapshot, or None for a local folder.
+    """
+
+    folder: Path
+    name: str
+    repo: str | None
+    revision: str | None
+
+
+def find_source(path_or_repo: str | Path, revision: str | None) -> Source:
+    """Find a checkpoint; of a Hub repository, only the small files are fetched.
+
+    A config that is refused is thereby refused before gigabytes are downloaded.
+
+    Args:
+        path_or_repo: A folder, or a Hub id.
+        revision: Branch, tag or commit of a Hub repository.
+
+    Raises:
+        UserError: There is no such folder or repository, or it has no config.json.
+    """
+    folder = fetch(path_or_repo, revision, _METADATA)
+    if Path(path_or_repo).expanduser().is_dir():
+        source = Source(folder, folder.resolve().name, None, None)
+    else:
+        # A snapshot's folder is named after its commit.
+        source = Source(folder, str(path_or_repo), str(path_or_repo), folder.name)
+    if not (source.folder / "config.json").is_file():
+        raise UserError(f"{source.name} has no config.json, so it is not a drafter checkpoint.")
+    return source
+
+
+def fetch_weights(source: Source) -> None:
+    """Fetch the weights of a Hub repository at the revision already found.
+
+    Raises:
+        UserError: The download failed.
+    """
+    if source.repo is not None:
+        fetch(source.repo, source.revision, _METADATA + _WEIGHTS)
+
+
+def find_license(source: Source) -> str | None:
+    """The licence id in the front matter of the checkpoint's model card, if it has one."""
+    card = source.folder / "README.md"
+    if not card.is_file():
+        return None
+    text = card.read_text(encoding="utf-8", errors="replace")
+    front = re.match(r"---\r?\n(.*?)\r?\n---", text, re.DOTALL)
+    found = front and re.search(r"^license:[ \t]*([\w.+-]+)[ \t]*\r?$", front[1], re.MULTILINE)
+    return found[1] if found else None

@@ -1,0 +1,212 @@
+"""A checkpoint folder's weights: which files, which tensors, and whether they are sound.
+
+Names and shapes are checked from the files' headers, values one tensor at a time, so a checkpoint
+of several gigabytes never sits in memory for a check. No code of the checkpoint is run.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from ..drafter.config import DrafterConfig
+from ..errors import UserError
+from .features import feature_of_tensor
+from .json_file import read_json_object
+from .plan import Expected, explain_shape
+from .safetensors_file import TensorInfo, read_header
+
+_DTYPES = ("F16", "BF16", "F32")
+_PREFIX = "model."
+_LARGEST_FLOAT16 = 65504.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint.
+
+    Attributes:
+        files: The weight files.
+        tensors: Every tensor by its name without ``prefix``.
+        prefix: ``"model."`` if all names in the files start with it, else empty.
+    """
+
+    files: tuple[Path, ...]
+    tensors: dict[str, TensorInfo]
+    prefix: str
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Find a folder's safetensors files and read their headers.
+
+    Args:
+        folder: With ``model.safetensors``, or shards and their index, or one other safetensors.
+
+    Raises:
+        UserError: No weights, a missing shard, a tensor twice, or a truncated or corrupt file.
+    """
+    listed, files = _weight_files(folder)
+    tensors: dict[str, TensorInfo] = {}
+    for file in files:
+        for name, info in read_header(file).items():
+            if name in tensors:
+                raise UserError(
+                    f"{name} is in both {tensors[name].file.name} and {file.name}; "
+                    "remove the file that does not belong to the checkpoint."
+                )
+            tensors[name] = info
+    if not tensors:
+        raise UserError(f"{folder} has no tensors in {_names(f.name for f in files)}.")
+    for name, file_name in listed.items():
+        if name not in tensors or tensors[name].file.name != file_name:
+            raise UserError(
+                f"The index says that {name} is in {file_name}, but it is not; "
+                "download the checkpoint again."
+            )
+    prefixed = sum(name.startswith(_PREFIX) for name in tensors)
+    if prefixed not in (0, len(tensors)):
+        raise UserError(
+            f"{prefixed} of {len(tensors)} tensors have the prefix {_PREFIX!r}; "
+            "either all or none must have it."
+        )
+    prefix = _PREFIX if prefixed else ""
+    return Checkpoint(files, {n.removeprefix(prefix): i for n, i in tensors.items()}, prefix)
+
+
+def check_tensors(
+    checkpoint: Checkpoint, expected: Mapping[str, Expected], config: DrafterConfig
+) -> None:
+    """Account for every tensor: none missing, none left over, shapes and dtypes as they must be.
+
+    Args:
+        checkpoint: The files.
+        expected: What they must hold.
+        config: Where the expected shapes come from, for the message.
+
+    Raises:
+        UserError: Names the tensors, what was found and what the config needs.
+    """
+    unexpected = sorted(set(checkpoint.tensors) - set(expected))
+    for name in unexpected:
+        if feature := feature_of_tensor(name):
+            raise UserError(
+                f"This drafter has {feature} (tensor {name}), which this version does not run; "
+                "use a plain z-lab DFlash v1 checkpoint."
+            )
+    if missing := sorted(set(expected) - set(checkpoint.tensors)):
+        extra = f"; it has the unknown {_names(unexpected)}" if unexpected else ""
+        raise UserError(f"The checkpoint lacks {_names(missing)}{extra}. Download it again.")
+    if unexpected:
+        raise UserError(
+            f"The checkpoint has {_names(unexpected)}, which a DFlash v1 drafter with this "
+            "config does not have; the weights and config.json do not belong together."
+        )
+    for name, wanted in expected.items():
+        found = checkpoint.tensors[name]
+        if found.shape != wanted.shape:
+            raise UserError(explain_shape(name, found.shape, wanted, config))
+        if found.dtype not in _DTYPES:
+            raise UserError(
+                f"{name} has dtype {found.dtype}; this version converts only float16, bfloat16 "
+                "and float32 weights."
+            )
+
+
+def check_values(checkpoint: Checkpoint, dtype: mx.Dtype) -> Iterator[str]:
+    """Check that every tensor is finite and not all zero, yielding each name when it is done.
+
+    Args:
+        checkpoint: Opened and checked by :func:`check_tensors`.
+        dtype: The dtype that the values will be cast to, which must be able to hold them.
+
+    Raises:
+        UserError: Names the tensor.
+    """
+    for file in checkpoint.files:
+        arrays = mx.load(str(file))
+        for name in list(arrays):
+            # Popped, so that the values are freed as soon as they are checked.
+            check_array(name.removeprefix(checkpoint.prefix), arrays.pop(name), dtype)
+            yield name
+
+
+def check_array(name: str, array: mx.array, dtype: mx.Dtype) -> None:
+    """Check that an array is finite, also as ``dtype``, and not all zero.
+
+    Raises:
+        UserError: Names the tensor and what it holds.
+    """
+    largest = mx.abs(array).max().astype(mx.float32)
+    finite = mx.isfinite(array).all().item()
+    if not finite:
+        raise UserError(f"{name} holds NaN or infinity; the checkpoint is damaged or unfinished.")
+    # A bias may well be zero; anything else that is zero was never trained or never saved.
+    if largest.item() == 0 and not name.endswith(".bias"):
+        raise UserError(f"{name} is all zeros; the checkpoint is damaged or unfinished.")
+    if dtype == mx.float16 and largest.item() > _LARGEST_FLOAT16:
+        raise UserError(
+            f"{name} holds {largest.item():.6g}, which float16 cannot; use --dtype bfloat16."
+        )
+
+
+def load_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
+    """All tensors by name, lazily: a value is read when it is first used."""
+    return {
+        name.removeprefix(checkpoint.prefix): array
+        for file in checkpoint.files
+        for name, array in mx.load(str(file)).items()
+    }
+
+
+def _weight_files(folder: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
+    """The index's ``{tensor: file name}`` (empty without an index) and the weight files."""
+    indices = sorted(folder.glob("*.safetensors.index.json"))
+    if len(indices) > 1:
+        raise UserError(
+            f"{folder} has several weight indices ({_names(i.name for i in indices)}); keep one."
+        )
+    if indices:
+        return _indexed_files(indices[0])
+    found = sorted(folder.glob("*.safetensors"))
+    single = [path for path in found if path.name == "model.safetensors"] or found
+    if len(single) == 1:
+        return {}, (single[0],)
+    if found:
+        raise UserError(
+            f"{folder} has {len(found)} safetensors files but no index "
+            "(model.safetensors.index.json); download the checkpoint again."
+        )
+    pickles = [path.name for path in sorted(folder.glob("*.bin"))]
+    if pickles:
+        raise UserError(
+            f"{folder} has its weights in {_names(pickles)}, a pickle, which can run code; "
+            "this version reads only safetensors."
+        )
+    raise UserError(f"{folder} has no weights: no .safetensors file was found.")
+
+
+def _indexed_files(index: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
+    listed = read_json_object(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise UserError(f"{index} has no weight_map; download the checkpoint again.")
+    names = {name for name in listed.values() if isinstance(name, str)}
+    # A name with a folder in it could lead out of the checkpoint.
+    odd = [name for name in listed.values() if not isinstance(name, str) or Path(name).name != name]
+    if odd or any(not name.endswith(".safetensors") for name in names):
+        bad = odd or sorted(n for n in names if not n.endswith(".safetensors"))
+        raise UserError(
+            f"{index} names {bad[0]!r}; only safetensors files beside the index are read."
+        )
+    files = tuple(index.parent / name for name in sorted(names))
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise UserError(
+            f"{index.parent} lacks the shard {_names(missing)}; download the checkpoint again."
+        )
+    return listed, files
+
+
+def _names(names: Iterable[str], most: int = 4) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

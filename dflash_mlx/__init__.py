@@ -1,0 +1,8 @@
+"""DFlash speculative decoding for Apple silicon, on MLX."""
+
+from .errors import UserError
+from .generate import GenerationResponse, generate, stream_generate
+from .loading import load
+from .pair import Pair
+
+__all__ = ["GenerationResponse", "Pair", "UserError", "generate", "load", "stream_generate"]

@@ -1,0 +1,1 @@
+"""Buffers with device-side offsets, and their exchange with mlx-lm's prompt caches."""

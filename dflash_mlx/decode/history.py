@@ -1,0 +1,50 @@
+"""The tokens so far, on the device, for penalties that look back from each row of a block."""
+
+import mlx.core as mx
+
+from ..cache.linear import GROWTH, round_up
+
+
+class History:
+    """Committed tokens ``[B, capacity]`` int32; what lies past the offset is overwritten.
+
+    Args:
+        prompts: the tokens that the penalties may see, one list a batch row.
+        start: ``[B]`` int32, the position of each row's first token.
+    """
+
+    def __init__(self, prompts: list[list[int]], start: mx.array):
+        width = round_up(max(map(len, prompts)), GROWTH)
+        self._tokens = mx.array([p + [0] * (width - len(p)) for p in prompts], mx.int32)
+        self._start = start
+
+    def reserve(self, rows: int) -> None:
+        """Make room for tokens at positions below ``rows``."""
+        missing = rows - self._tokens.shape[1]
+        if missing > 0:
+            self._tokens = mx.pad(self._tokens, [(0, 0), (0, round_up(missing, GROWTH))])
+
+    def write(self, tokens: mx.array, offset: mx.array) -> None:
+        """Write ``tokens [B, n]`` at positions ``offset [B]`` and on."""
+        index = (offset - self._start)[:, None] + mx.arange(tokens.shape[1])
+        self._tokens = mx.put_along_axis(self._tokens, index, tokens.astype(mx.int32), axis=1)
+
+    def counts(self, last: mx.array, window: int, vocab: int) -> mx.array:
+        """How often each token occurs among the ``window`` tokens that end at ``last``.
+
+        Args:
+            last: positions ``[B, n]``.
+
+        Returns:
+            ``[B, n, vocab]`` float32.
+        """
+        index = (last - self._start[:, None])[..., None] - mx.arange(window)
+        seen = mx.take_along_axis(
+            self._tokens, mx.maximum(index, 0).reshape(index.shape[0], -1), axis=1
+        ).reshape(index.shape)
+        rows = mx.arange(seen.size // window)[:, None]
+        counts = mx.zeros((seen.size // window, vocab))
+        counts = counts.at[rows, seen.reshape(-1, window)].add(
+            (index >= 0).reshape(-1, window).astype(mx.float32)
+        )
+        return counts.reshape(*seen.shape[:2], vocab)

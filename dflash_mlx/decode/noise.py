@@ -1,0 +1,35 @@
+"""Random numbers as a function of (seed, batch row, position, purpose), computed on the device.
+
+A token's randomness then does not depend on how the token was reached: not on the drafter, nor the
+block size, nor on which round emits it.
+"""
+
+import mlx.core as mx
+
+# Purposes: independent streams at one position.
+TARGET, DRAFT, ACCEPT = range(3)
+
+
+def row_seeds(seed: int, batch: int) -> mx.array:
+    """One uint32 seed a batch row and purpose, ``[B, 3]``, from one integer seed."""
+    base = mx.random.split(mx.random.key(seed))[0, 0]
+    index = mx.arange(batch * 3, dtype=mx.uint32)
+    keys = mx.stack([mx.broadcast_to(base, index.shape), index], axis=-1)
+    return mx.vmap(lambda key: mx.random.split(key)[0, 0])(keys).reshape(batch, 3)
+
+
+def _keys(seeds: mx.array, positions: mx.array) -> mx.array:
+    seeds = mx.broadcast_to(seeds[:, None], positions.shape)
+    return mx.stack([seeds, positions.astype(mx.uint32)], axis=-1).reshape(-1, 2)
+
+
+def gumbel(seeds: mx.array, positions: mx.array, vocab: int) -> mx.array:
+    """Gumbel noise ``[B, n, vocab]`` of the tokens at ``positions [B, n]``, one seed a row."""
+    draw = mx.vmap(lambda key: mx.random.gumbel((vocab,), key=key))
+    return draw(_keys(seeds, positions)).reshape(*positions.shape, vocab)
+
+
+def uniform(seeds: mx.array, positions: mx.array) -> mx.array:
+    """Uniform numbers in [0, 1), ``[B, n]``."""
+    draw = mx.vmap(lambda key: mx.random.uniform(shape=(), key=key))
+    return draw(_keys(seeds, positions)).reshape(positions.shape)

@@ -1,0 +1,53 @@
+"""Prefill: the prompt through mlx-lm's own caches, and its features into the context K/V."""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from ..cache.linear import LinearCache
+from ..target.target import Target
+from .round import Drafting
+
+
+def prefill(
+    target: Target,
+    drafter: Drafting | None,
+    tokens: Sequence[int],
+    caches: list[KVCache],
+    context: list[LinearCache] | None,
+    step_size: int,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Run all of ``tokens`` through the target, a chunk at a time.
+
+    Each chunk's features are projected at once and dropped, so memory does not grow with
+    ``taps * hidden * prompt``; and no chunk's logits are ever computed.
+
+    Args:
+        target: the target.
+        drafter: projects the features; None without a drafter.
+        tokens: prompt tokens, without the anchor.
+        caches: stock caches of one sequence, filled in place.
+        context: context K/V of the same sequence, filled and committed in place.
+        step_size: rows a chunk.
+        progress: called with the rows done and all rows, the anchor included, as mlx-lm does.
+    """
+    total = len(tokens) + 1
+    progress(0, total)
+    for begin in range(0, len(tokens), step_size):
+        chunk = mx.array([tokens[begin : begin + step_size]])
+        _, features = target.forward(chunk, caches)
+        arrays = [c.state[:2] for c in caches]
+        if context is not None:
+            written = caches[0].offset
+            for cache in context:
+                cache.reserve(written)
+            drafter.write_context(features, context)
+            for cache in context:
+                cache.offset = mx.array([written], mx.int32)
+            arrays += [(c.keys, c.values) for c in context]
+        del features
+        mx.eval(arrays)
+        mx.clear_cache()
+        progress(begin + chunk.shape[1], total)

@@ -1,0 +1,101 @@
+"""The queue between host and device: a round is submitted before the last one is read."""
+
+from collections import deque
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from ..target.target import Target
+from .choose import Chooser
+from .round import Drafting, run_round
+from .state import State
+
+
+@dataclass(frozen=True)
+class HostRound:
+    """A round as the host reads it.
+
+    Attributes:
+        tokens: the emitted tokens of each batch row, the bonus last.
+        accepted: accepted drafts of each batch row.
+        block_size: rows verified, anchor included.
+        logprobs: ``[B, block_size, vocab]`` on the device, or None.
+    """
+
+    tokens: list[list[int]]
+    accepted: list[int]
+    block_size: int
+    logprobs: mx.array | None
+
+
+class RoundQueue:
+    """Submits rounds and reads their tokens, in order.
+
+    The host knows how far a row can have come, not how far it has: buffers are sized by that
+    bound, and it is tightened when a round is read.
+
+    Args:
+        target: verifies.
+        drafter: drafts, or None to decode plainly.
+        chooser: draws and accepts.
+        state: the first round's.
+        lengths: the state's offsets, one a batch row.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafting | None,
+        chooser: Chooser,
+        state: State,
+        lengths: list[int],
+    ):
+        self.state = state
+        self._target = target
+        self._drafter = drafter
+        self._chooser = chooser
+        self._lengths = list(lengths)
+        self._flight: deque[tuple[int, mx.array, mx.array | None]] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Rounds submitted and not yet read."""
+        return len(self._flight)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Committed cache rows of each batch row, after the rounds read so far."""
+        return list(self._lengths)
+
+    def submit(self, block_size: int) -> None:
+        """Queue a round on the device. The host does not wait."""
+        bound = max(self._lengths) + sum(size for size, _, _ in self._flight)
+        self.state.reserve(bound + block_size)
+        verdict = run_round(self._target, self._drafter, self._chooser, self.state, block_size)
+        # One array a round is read: the tokens, with the accepted count behind them.
+        news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)
+        extra = [] if verdict.logprobs is None else [verdict.logprobs]
+        mx.async_eval(news, *self.state.arrays(), *extra)
+        self._flight.append((block_size, news, verdict.logprobs))
+
+    def read(self) -> HostRound:
+        """Wait for the oldest round in flight and read it."""
+        block_size, news, logprobs = self._flight.popleft()
+        rows = news.tolist()
+        accepted = [row[-1] for row in rows]
+        tokens = [row[: n + 1] for row, n in zip(rows, accepted, strict=True)]
+        self._lengths = [x + n + 1 for x, n in zip(self._lengths, accepted, strict=True)]
+        return HostRound(tokens, accepted, block_size, logprobs)
+
+    def write_anchor(self) -> None:
+        """Make sure that the anchor's own row is in the caches and the context K/V.
+
+        A round in flight has written it already. Its tokens are not read: the state then stands
+        past the rows that :attr:`lengths` counts, and those rows are all valid.
+        """
+        if not self._flight:
+            self.state.reserve(max(self._lengths) + 1)
+            _, features = self._target.forward(self.state.anchor[:, None], self.state.caches)
+            if self.state.context is not None:
+                self._drafter.write_context(features, self.state.context)
+        self._flight.clear()

@@ -1,0 +1,57 @@
+"""What a round starts from and leaves behind, all of it on the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from ..cache.linear import LinearCache
+from .history import History
+
+
+@dataclass
+class State:
+    """The state of ``B`` sequences between two rounds.
+
+    Attributes:
+        anchor: ``[B]`` int32, the last committed token of each row, not yet in the caches.
+        offset: ``[B]`` int32, the anchor's position, and the number of committed cache rows.
+        caches: the target's, one a layer.
+        context: the drafter's context K/V, one a drafter layer, or None to decode plainly.
+        history: the tokens so far, when penalties look back.
+        committed: all tokens up to the anchor ``[t]``, set by the host for user's processors.
+    """
+
+    anchor: mx.array
+    offset: mx.array
+    caches: Sequence[LinearCache]
+    context: Sequence[LinearCache] | None = None
+    history: History | None = None
+    committed: mx.array | None = None
+
+    @property
+    def buffers(self) -> list[LinearCache]:
+        return [*self.caches, *(self.context or ())]
+
+    def reserve(self, rows: int) -> None:
+        """Make room for positions below ``rows`` everywhere."""
+        for buffer in self.buffers:
+            buffer.reserve(rows)
+        if self.history is not None:
+            self.history.reserve(rows)
+
+    def advance(self, tokens: mx.array, accepted: mx.array) -> None:
+        """Commit the anchor and ``accepted [B]`` drafts; the bonus becomes the anchor.
+
+        Args:
+            tokens: ``[B, n]``, whose entry ``accepted`` is the bonus.
+        """
+        self.anchor = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
+        self.offset = self.offset + accepted + 1
+        for buffer in self.buffers:
+            buffer.offset = self.offset
+
+    def arrays(self) -> list[mx.array]:
+        """Everything that the next round reads, to be evaluated together."""
+        parts = [a for b in self.buffers for a in (b.keys, b.values)]
+        return [self.anchor, self.offset, *parts]

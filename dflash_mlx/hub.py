@@ -1,0 +1,75 @@
+"""Turn a local folder or a Hugging Face Hub id into a local folder, or say plainly why not."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from .errors import UserError
+
+# huggingface_hub has changed its HTTP library between versions; this is that library's own error.
+_TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]
+
+# Weights, configuration and tokenizer; never code.
+MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken", "*.pt")
+
+
+def fetch(
+    path_or_repo: str | Path,
+    revision: str | None = None,
+    allow_patterns: Sequence[str] = MODEL_FILES,
+) -> Path:
+    """A local folder with a model's files, downloaded if need be.
+
+    Args:
+        path_or_repo: an existing folder, or a Hub id such as ``z-lab/Qwen3-4B-DFlash-b16``.
+        revision: branch, tag or commit on the Hub.
+        allow_patterns: which files to download.
+
+    Raises:
+        UserError: there is no such folder or repository, or it cannot be reached.
+    """
+    path = Path(path_or_repo).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise UserError(
+                f"A revision ({revision}) was given for the local folder {path}; revisions exist "
+                "only on the Hub. Leave it out."
+            )
+        return path
+    if path.exists():
+        raise UserError(f"{path} is a file; a model is a folder with config.json and weights.")
+    name = str(path_or_repo)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise UserError(f"There is no folder {path}.")
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(allow_patterns)))
+    except HFValidationError as error:
+        raise UserError(f"{name!r} is neither a folder nor a valid Hub id.") from error
+    except GatedRepoError as error:
+        raise UserError(
+            f"{name} is gated: accept its terms on huggingface.co and log in with `hf auth login`."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise UserError(f"{name} has no revision {revision!r} on the Hub.") from error
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"There is no folder and no Hub repository {name!r}; check the spelling, or log in "
+            "with `hf auth login` if it is private."
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, _TRANSPORT_ERROR) as error:
+        raise UserError(
+            f"{name} is neither a local folder nor in the Hub cache, and the Hub cannot be "
+            "reached; connect to the network or give a local folder."
+        ) from error
+    except HfHubHTTPError as error:
+        raise UserError(f"The Hub refused {name}: {error}") from error

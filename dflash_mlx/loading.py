@@ -1,0 +1,149 @@
+"""Load a target and its drafter from folders, the Hub, or the embedded default pair."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import dequantize_model, load_model
+
+from .convert.cached import convert_cached
+from .drafter.bound import BoundDrafter, check_pair
+from .drafter.config import DrafterConfig
+from .drafter.model import Drafter
+from .embedded.pair import embedded_drafter, embedded_target
+from .errors import UserError
+from .hub import fetch
+from .pair import Pair
+from .target.target import Target
+
+
+def load(
+    path_or_hf_repo: str | Path | None = None,
+    draft_model: str | Path | None = None,
+    *,
+    tokenizer_config: dict[str, Any] | None = None,
+    adapter_path: str | Path | None = None,
+    revision: str | None = None,
+    draft_revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Pair, TokenizerWrapper]:
+    """Load a pair, in the manner of ``mlx_lm.load``.
+
+    Args:
+        path_or_hf_repo: the target, a folder or a Hub id; None takes the embedded pair.
+        draft_model: the drafter, a folder or a Hub id. A PyTorch checkpoint is converted once and
+            cached. None loads the target alone, which then decodes plainly.
+        tokenizer_config: options for the tokenizer.
+        adapter_path: LoRA adapters for the target.
+        revision: of the target on the Hub.
+        draft_revision: of the drafter on the Hub.
+        trust_remote_code: whether a target may bring its own code. A drafter never may.
+
+    Returns:
+        The pair and the tokenizer.
+
+    Raises:
+        UserError: what was asked for cannot be loaded, or the two do not fit together.
+    """
+    embedded = path_or_hf_repo is None
+    if embedded and (draft_model or revision or draft_revision):
+        raise UserError(
+            "A drafter or a revision was given without a target; name the target, or leave all of "
+            "them out for the embedded pair."
+        )
+    if draft_revision and not draft_model:
+        raise UserError("A draft revision was given without a draft model.")
+    target_path = embedded_target() if embedded else fetch(path_or_hf_repo, revision)
+    if embedded:
+        draft_path = embedded_drafter()
+    else:
+        draft_path = convert_cached(draft_model, draft_revision) if draft_model else None
+
+    model, tokenizer, config = _load_target(
+        target_path, tokenizer_config, adapter_path, trust_remote_code
+    )
+    drafter = load_drafter(draft_path) if draft_path else None
+    if embedded and mx.default_device() == mx.cpu:
+        # The CPU backend is fast in float32 alone.
+        model, drafter = _float32(model), _float32(drafter)
+    return make_pair(model, drafter, _context_length(config)), tokenizer
+
+
+def make_pair(
+    model: nn.Module, drafter: Drafter | None = None, context_length: int | None = None
+) -> Pair:
+    """Pair an mlx-lm model with a drafter, both loaded already.
+
+    Raises:
+        UserError: they do not fit together, or the target's family is not supported. The model is
+            left untapped.
+    """
+    if drafter is None:
+        return Pair(Target(model), None, context_length)
+    check_pair(drafter.config, Target(model))
+    if drafter.dtype != mx.float32 and Target(model).dtype == mx.float32:
+        drafter.set_dtype(mx.float32)
+    drafter.stack_context()
+    target = Target(model, drafter.config.target_layer_ids)
+    return Pair(target, BoundDrafter(drafter, target), context_length)
+
+
+def load_drafter(path: Path) -> Drafter:
+    """Load a converted drafter, quantized or not, from an MLX folder.
+
+    Raises:
+        UserError: the folder's config or weights are not those of a converted drafter.
+    """
+    try:
+        drafter, _ = load_model(
+            path, lazy=True, get_model_classes=lambda config: (Drafter, DrafterConfig)
+        )
+        mx.eval(drafter.parameters())
+    except UserError:
+        raise
+    except (ValueError, RuntimeError, FileNotFoundError) as error:
+        raise UserError(
+            f"The drafter in {path} cannot be loaded: {error} Convert it again."
+        ) from error
+    return drafter
+
+
+def _load_target(
+    path: Path,
+    tokenizer_config: dict[str, Any] | None,
+    adapter_path: str | Path | None,
+    trust_remote_code: bool,
+) -> tuple[nn.Module, TokenizerWrapper, dict[str, Any]]:
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} holds no config.json, so it is not a model folder.")
+    if adapter_path is not None and not Path(adapter_path).is_dir():
+        raise UserError(f"There is no adapter folder {adapter_path}.")
+    try:
+        return mlx_lm.load(
+            str(path),
+            tokenizer_config=tokenizer_config,
+            adapter_path=None if adapter_path is None else str(adapter_path),
+            return_config=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except (ValueError, RuntimeError, KeyError, TypeError, OSError) as error:
+        # What mlx-lm, transformers and safetensors raise for a config or weights they cannot use.
+        raise UserError(f"mlx-lm cannot load the target in {path}: {error}") from error
+
+
+def _float32(model: nn.Module) -> nn.Module:
+    model = dequantize_model(model)
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def _context_length(config: dict[str, Any]) -> int | None:
+    """Positions that a target's config declares, wherever its family keeps the key."""
+    for part in (config, config.get("text_config", {})):
+        if isinstance(part.get("max_position_embeddings"), int):
+            return part["max_position_embeddings"]
+    return None

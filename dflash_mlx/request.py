@@ -1,0 +1,204 @@
+"""One generation's options, checked before anything runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from .decode.choose import LogitsProcessor
+from .decode.penalties import Penalties
+from .decode.sampling import Sampling
+from .errors import UserError
+from .pair import Pair
+
+
+@dataclass(frozen=True)
+class Request:
+    """What :func:`dflash_mlx.stream_generate` was asked for, resolved.
+
+    Attributes:
+        prompt: token ids, at least one.
+        cache: the prompt cache to continue and to leave behind, or None for a fresh one.
+        max_tokens: how many tokens to emit at most.
+        block_size: rows a round verifies; 1 decodes plainly.
+        draft: whether features are projected for a drafter.
+        sampling, penalties, processors: how tokens are chosen.
+        stop: strings that end the text.
+        logprobs: whether responses carry log-probabilities.
+        prefill_step_size: prompt rows a chunk.
+        progress: called with prompt tokens done and in all.
+    """
+
+    prompt: list[int]
+    cache: list[KVCache] | None
+    max_tokens: int
+    block_size: int
+    draft: bool
+    sampling: Sampling
+    penalties: Penalties
+    processors: Sequence[LogitsProcessor]
+    stop: Sequence[str]
+    logprobs: bool
+    prefill_step_size: int
+    progress: Callable[[int, int], None]
+
+
+def make_request(
+    model: Pair,
+    tokenizer: TokenizerWrapper,
+    prompt: str | Sequence[int] | mx.array,
+    *,
+    max_tokens: int = 256,
+    draft: bool = True,
+    block_size: int | None = None,
+    temp: float = 0.0,
+    top_p: float = 0.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    seed: int | None = None,
+    acceptance: str = "coupled",
+    sampler: Callable[[mx.array], mx.array] | None = None,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    repetition_penalty: float | None = None,
+    repetition_context_size: int = 20,
+    presence_penalty: float | None = None,
+    presence_context_size: int = 20,
+    frequency_penalty: float | None = None,
+    frequency_context_size: int = 20,
+    stop: str | Sequence[str] = (),
+    logprobs: bool = False,
+    prompt_cache: list[KVCache] | None = None,
+    max_kv_size: int | None = None,
+    prefill_step_size: int = 2048,
+    prompt_progress_callback: Callable[[int, int], None] | None = None,
+    **unsupported: object,
+) -> Request:
+    """Check the options of :func:`dflash_mlx.stream_generate`; see there for what they mean.
+
+    Raises:
+        UserError: an option is unknown, out of range, or cannot be honoured.
+    """
+    if unsupported:
+        raise UserError(
+            f"Unsupported option(s): {', '.join(sorted(unsupported))}. The target's cache is not "
+            "quantized in this version, and a drafter is given to load(), not here."
+        )
+    tokens = _token_ids(tokenizer, prompt)
+    cached = _cached_tokens(model, prompt_cache)
+    if seed is None:
+        # Follows mx.random.seed, as mlx-lm's sampling does.
+        seed = int(mx.random.randint(0, 2**31 - 1).item()) if temp else 0
+    biased = dict(logit_bias or {})
+    if beyond := [t for t in biased if not 0 <= int(t) < model.target.vocab_size]:
+        raise UserError(f"logit_bias names token ids {beyond} that the target does not have.")
+    return Request(
+        prompt=tokens,
+        cache=prompt_cache,
+        max_tokens=_budget(model, cached + len(tokens), max_tokens, max_kv_size),
+        block_size=_block_size(model, draft, block_size),
+        draft=draft and model.drafter is not None,
+        sampling=Sampling(temp, top_p, top_k, min_p, seed, acceptance, sampler),
+        penalties=Penalties(
+            biased,
+            repetition_penalty,
+            repetition_context_size,
+            presence_penalty,
+            presence_context_size,
+            frequency_penalty,
+            frequency_context_size,
+        ),
+        processors=tuple(logits_processors or ()),
+        stop=_stop_strings(stop),
+        logprobs=logprobs,
+        prefill_step_size=_at_least_one("prefill_step_size", prefill_step_size),
+        progress=prompt_progress_callback or (lambda done, total: None),
+    )
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if not (isinstance(value, int) and value > 0):
+        raise UserError(f"{name} must be a whole number from 1 up, not {value}.")
+    return value
+
+
+def _token_ids(tokenizer: TokenizerWrapper, prompt: str | Sequence[int] | mx.array) -> list[int]:
+    if isinstance(prompt, str):
+        bos = tokenizer.bos_token
+        special = bos is None or not prompt.startswith(bos)
+        prompt = tokenizer.encode(prompt, add_special_tokens=special)
+    elif isinstance(prompt, mx.array):
+        if prompt.ndim != 1:
+            raise UserError(f"A prompt array must have one dimension, not shape {prompt.shape}.")
+        prompt = prompt.tolist()
+    if not len(prompt):
+        raise UserError("The prompt is empty; give at least one token.")
+    return [int(t) for t in prompt]
+
+
+def _cached_tokens(model: Pair, cache: list[KVCache] | None) -> int:
+    """Tokens that a prompt cache already holds."""
+    if cache is None:
+        return 0
+    if len(cache) != model.target.num_layers:
+        raise UserError(
+            f"The prompt cache has {len(cache)} layers, but the target has "
+            f"{model.target.num_layers}."
+        )
+    if kinds := sorted({type(c).__name__ for c in cache} - {KVCache.__name__}):
+        raise UserError(
+            f"The prompt cache holds {', '.join(kinds)}; this version continues KVCache only."
+        )
+    if len({c.offset for c in cache}) > 1:
+        raise UserError("The prompt cache's layers differ in length, so it is damaged.")
+    return cache[0].offset
+
+
+def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | None) -> int:
+    """How many tokens may be emitted, after ``prompt_end`` tokens of prompt and prompt cache."""
+    if not isinstance(max_tokens, int) or max_tokens < -1:
+        raise UserError(f"max_tokens must be -1 (no limit) or from 0 up, not {max_tokens}.")
+    room = float("inf") if max_tokens < 0 else max_tokens
+    if model.context_length is not None:
+        if prompt_end >= model.context_length:
+            raise UserError(
+                f"The prompt has {prompt_end} tokens (prompt cache included), but the target's "
+                f"context is {model.context_length}; shorten it."
+            )
+        room = min(room, model.context_length - prompt_end)
+    if max_kv_size is not None and prompt_end + room > _at_least_one("max_kv_size", max_kv_size):
+        raise UserError(
+            f"max_kv_size {max_kv_size} is less than prompt and max_tokens together "
+            f"({prompt_end} + {room}), which needs a rotating cache; this version has none. Raise "
+            "it, or lower max_tokens."
+        )
+    return room
+
+
+def _block_size(model: Pair, draft: bool, block_size: int | None) -> int:
+    if not draft:
+        if block_size is not None:
+            raise UserError("A block size was given, but drafting is switched off.")
+        return 1
+    if model.drafter is None:
+        if block_size is not None:
+            raise UserError("A block size was given, but no drafter is loaded.")
+        return 1
+    largest = model.drafter.block_size
+    if block_size is None:
+        return largest
+    if not isinstance(block_size, int) or not 1 <= block_size <= largest:
+        raise UserError(
+            f"block_size must be between 1 and {largest}, the size this drafter was trained for; "
+            f"not {block_size}."
+        )
+    return block_size
+
+
+def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(stops):
+        raise UserError("A stop string is empty.")
+    return stops

@@ -1,0 +1,1 @@
+"""The target behind one small face: embed, head, and a forward that hands out its features."""

@@ -1,0 +1,61 @@
+"""Taps: read the output of chosen layers without copying or wrapping them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Taps:
+    """Swaps the class of each tapped layer instance for a subclass that hands out its output.
+
+    Parameter names, ``isinstance``, attributes, quantization and adapters stay as they were. The
+    swapped layers do nothing more than before outside :meth:`recording`.
+
+    Args:
+        layers: the target's decoder layers.
+        ids: the tapped layers, 0-based; a tap reads the layer's output.
+
+    Raises:
+        ValueError: a layer is tapped already. Nothing is swapped then.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], ids: Sequence[int]):
+        self.ids = tuple(ids)
+        self._outputs: dict[int, mx.array] | None = None
+        self._layers = {i: layers[i] for i in self.ids}
+        self._classes = {i: type(layer) for i, layer in self._layers.items()}
+        taken = [i for i, cls in self._classes.items() if hasattr(cls, "_tapped_class")]
+        if taken:
+            raise ValueError(
+                f"Layers {taken} of this model are tapped by another pair; release that one first."
+            )
+        for i, layer in self._layers.items():
+            layer.__class__ = self._tapped(i, self._classes[i])
+
+    def _tapped(self, i: int, base: type[nn.Module]) -> type[nn.Module]:
+        def call(layer: nn.Module, *args: object, **kwargs: object) -> object:
+            output = base.__call__(layer, *args, **kwargs)
+            if self._outputs is not None:
+                # Gemma 4's layers return a tuple whose first element is the stream.
+                self._outputs[i] = output[0] if isinstance(output, tuple) else output
+            return output
+
+        members = {"__call__": call, "__module__": base.__module__, "_tapped_class": base}
+        return type(base.__name__, (base,), members)
+
+    @contextmanager
+    def recording(self) -> Iterator[dict[int, mx.array]]:
+        """Collect the taps' outputs of the forward inside the block, by layer id."""
+        outputs: dict[int, mx.array] = {}
+        self._outputs = outputs
+        try:
+            yield outputs
+        finally:
+            self._outputs = None
+
+    def release(self) -> None:
+        """Give every tapped layer its own class back."""
+        for i, layer in self._layers.items():
+            layer.__class__ = self._classes[i]

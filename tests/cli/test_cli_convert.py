@@ -1,0 +1,80 @@
+"""The ``convert`` command's options."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_mlx.cli.convert import add_parser
+from dflash_mlx.errors import UserError
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(required=True))
+    args = parser.parse_args(["convert", *arguments])
+    return args.run(args)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the command passes to ``convert``."""
+    recorded: list[tuple[Any, ...]] = []
+
+    def convert(hf_path: str, mlx_path: str, **options: Any) -> Path:
+        recorded.append((hf_path, mlx_path, options))
+        return Path(mlx_path)
+
+    monkeypatch.setattr("dflash_mlx.convert.convert", convert)
+    return recorded
+
+
+def test_defaults(calls: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--hf-path", "a/b", "--mlx-path", "out") == 0
+    options = {"quantize": False, "q_bits": 4, "q_group_size": 64, "dtype": None, "revision": None}
+    assert calls == [("a/b", "out", options)]
+    assert capsys.readouterr().out == "Wrote out\n"
+
+
+def test_every_option_arrives(calls: list[tuple[Any, ...]]) -> None:
+    run(
+        *("--hf-path", "a/b", "--mlx-path", "out", "-q", "--q-bits", "8"),
+        *("--q-group-size", "32", "--dtype", "float16", "--revision", "v1"),
+    )
+    assert calls[0][2] == {
+        "quantize": True,
+        "q_bits": 8,
+        "q_group_size": 32,
+        "dtype": "float16",
+        "revision": "v1",
+    }
+
+
+@pytest.mark.parametrize("option", [("--q-bits", "8"), ("--q-group-size", "32"), ("--q-bits", "0")])
+def test_quantization_options_need_q(calls: list[tuple[Any, ...]], option: tuple[str, str]) -> None:
+    with pytest.raises(UserError, match="need -q"):
+        run("--hf-path", "a/b", "--mlx-path", "out", *option)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-q", "--q-bits", "7"),
+        ("-q", "--q-bits", "0"),
+        ("-q", "--q-group-size", "-1"),
+        ("--dtype", "int8"),
+    ],
+)
+def test_absurd_values(tmp_path: Path, options: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="must be one of"):
+        run("--hf-path", str(tmp_path), "--mlx-path", str(tmp_path / "out"), *options)
+
+
+@pytest.mark.parametrize("missing", ["--hf-path", "--mlx-path"])
+def test_required(missing: str) -> None:
+    given = [o for o in ("--hf-path", "--mlx-path") if o != missing]
+    with pytest.raises(SystemExit) as stop:
+        run(given[0], "x")
+    assert stop.value.code == 2

@@ -1,0 +1,76 @@
+"""Drafters for loading: converted once, and again when the checkpoint has changed."""
+
+import os
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint, write_torch_file
+
+import dflash_mlx.convert.cached as cached
+from dflash_mlx.convert import convert, convert_cached
+from dflash_mlx.errors import UserError
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that converted drafters are kept in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dflash-mlx" / "drafters"
+
+
+def test_mlx_folder_is_used_as_it_is(tmp_path: Path, cache: Path) -> None:
+    folder = convert(write_checkpoint(tmp_path / "source"), tmp_path / "mlx")
+    assert convert_cached(folder) == folder
+    assert not cache.exists()
+
+
+def test_converted_once(tmp_path: Path, cache: Path) -> None:
+    source = write_checkpoint(tmp_path / "My drafter")
+    folder = convert_cached(source)
+    assert folder.parent == cache
+    assert folder.name.startswith("My--drafter-")
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    assert convert_cached(str(source)) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_converted_again_when_the_checkpoint_changes(tmp_path: Path, cache: Path) -> None:
+    source = write_checkpoint(tmp_path / "source")
+    folders = [convert_cached(source)]
+    weights = tiny_weights(tiny_config())
+    weights["norm.weight"] = weights["norm.weight"] + 1
+    mx.save_safetensors(str(source / "model.safetensors"), weights)
+    os.utime(source / "model.safetensors", ns=(1, 1))
+    folders.append(convert_cached(source))
+    write_torch_file(source / "mask_embedding.pt", mx.ones(64))
+    folders.append(convert_cached(source))
+    assert len({folder.name for folder in folders}) == 3
+    assert "mask_embedding" in mx.load(str(folders[-1] / "model.safetensors"))
+
+
+def test_two_at_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process finishes while this one is about to: theirs stays, ours goes."""
+    source = write_checkpoint(tmp_path / "source")
+    original = cached.convert_source
+
+    def theirs_first(*args: object, **options: object) -> None:
+        monkeypatch.setattr(cached, "convert_source", original)
+        theirs = convert_cached(source)
+        (theirs / "theirs").touch()
+        original(*args, **options)
+
+    monkeypatch.setattr(cached, "convert_source", theirs_first)
+    folder = convert_cached(source)
+    assert (folder / "theirs").exists()
+    assert list(cache.iterdir()) == [folder]
+
+
+def test_failure_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    weights = tiny_weights(tiny_config())
+    weights["norm.weight"] *= 0
+    source = write_checkpoint(tmp_path / "source", weights=weights)
+    before = snapshot(tmp_path)
+    with pytest.raises(UserError, match=r"^source: norm.weight is all zeros"):
+        convert_cached(source)
+    assert snapshot(tmp_path) == before

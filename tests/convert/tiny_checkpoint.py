@@ -1,0 +1,130 @@
+"""Tiny random z-lab checkpoints, and torch.save files written without torch."""
+
+import json
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.zlab import parse
+
+
+def tiny_config(**changes: Any) -> dict[str, Any]:
+    """A raw config.json; a change to None removes the key, ``dflash_config`` is merged."""
+    nested = {"mask_token_id": 63, "target_layer_ids": [1, 5, 9]} | changes.pop("dflash_config", {})
+    config = {
+        "architectures": ["DFlashDraftModel"],
+        "attention_bias": False,
+        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "block_size": 8,
+        "dflash_config": {key: value for key, value in nested.items() if value is not None},
+        "dtype": "bfloat16",
+        "head_dim": 32,
+        "hidden_act": "silu",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "layer_types": ["full_attention", "full_attention"],
+        "model_type": "qwen3",
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "num_target_layers": 12,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000,
+        "vocab_size": 64,
+    } | changes
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def tiny_weights(config: dict[str, Any], dtype: mx.Dtype = mx.bfloat16) -> dict[str, mx.array]:
+    """Random weights for a raw config."""
+    mx.random.seed(7)
+    return {
+        name: mx.random.normal(expected.shape).astype(dtype)
+        for name, expected in expected_tensors(parse(config)).items()
+    }
+
+
+def write_checkpoint(
+    folder: Path,
+    config: dict[str, Any] | None = None,
+    weights: dict[str, mx.array] | None = None,
+    shards: int = 1,
+) -> Path:
+    """Write a checkpoint in the z-lab layout, in one file or in shards with an index."""
+    config = tiny_config() if config is None else config
+    weights = tiny_weights(config) if weights is None else weights
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    if shards == 1:
+        mx.save_safetensors(str(folder / "model.safetensors"), weights)
+        return folder
+    weight_map = {}
+    names = sorted(weights)
+    for i in range(shards):
+        file = f"model-{i + 1:05d}-of-{shards:05d}.safetensors"
+        part = {name: weights[name] for name in names[i::shards]}
+        mx.save_safetensors(str(folder / file), part)
+        weight_map |= dict.fromkeys(part, file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    """Every path under a folder, to show that nothing was left behind."""
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*")}
+
+
+def write_torch_file(path: Path, values: mx.array, token_id: int | None = None) -> None:
+    """What ``torch.save`` writes for a tensor, or for ``{"mask_token_id", "embedding"}``."""
+    value = _tensor_ops(values)
+    if token_id is not None:
+        value = b"}(" + _ops("mask_token_id", token_id, "embedding") + value + b"u"
+    write_torch_pickle(path, b"\x80\x02" + value + b".", values)
+
+
+def write_torch_pickle(path: Path, pickled: bytes, values: mx.array) -> None:
+    """A torch.save archive with any pickle and one storage."""
+    raw = values.view(mx.uint16 if values.itemsize == 2 else mx.uint32)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("mask_embedding/data.pkl", pickled)
+        archive.writestr("mask_embedding/byteorder", "little")
+        archive.writestr("mask_embedding/data/0", bytes(memoryview(raw)))
+        archive.writestr("mask_embedding/version", "3\n")
+
+
+def _tensor_ops(values: mx.array) -> bytes:
+    """Pickle opcodes of a tensor: ``_rebuild_tensor_v2(storage, 0, shape, stride, False, {})``."""
+    storage = {
+        mx.float32: "FloatStorage",
+        mx.float16: "HalfStorage",
+        mx.bfloat16: "BFloat16Storage",
+    }
+    strides = [1]
+    for size in reversed(values.shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return b"".join(
+        [
+            b"ctorch._utils\n_rebuild_tensor_v2\n((",
+            _ops("storage") + f"ctorch\n{storage[values.dtype]}\n".encode(),
+            _ops("0", "cpu", values.size) + b"tQ" + _ops(0),
+            b"(" + _ops(*values.shape) + b"t(" + _ops(*strides) + b"t\x89",
+            b"ccollections\nOrderedDict\n)RtR",
+        ]
+    )
+
+
+def _ops(*values: str | int) -> bytes:
+    """Opcodes that push strings and integers."""
+    pushed = b""
+    for value in values:
+        if isinstance(value, str):
+            pushed += pickle.BINUNICODE + struct.pack("<I", len(value)) + value.encode()
+        else:
+            pushed += pickle.BININT + struct.pack("<i", value)
+    return pushed

@@ -1,0 +1,166 @@
+"""The MLX format's config.json: read strictly, written completely."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from dflash_mlx.drafter.config import DrafterConfig, RopeConfig
+from dflash_mlx.errors import UserError
+
+ROPE = {"rope_type": "default", "theta": 1e6, "factor": 1.0, "attention_factor": 1.0}
+YARN = {
+    "rope_type": "yarn",
+    "theta": 5e4,
+    "factor": 64.0,
+    "attention_factor": 1.5,
+    "traditional": False,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+
+
+def example(**changes: Any) -> DrafterConfig:
+    fields = {
+        "hidden_size": 64,
+        "target_hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-6,
+        "vocab_size": 100,
+        "block_size": 8,
+        "mask_token_id": 99,
+        "target_layer_ids": (1, 5, 9),
+        "num_target_layers": 12,
+        "rope": RopeConfig(**ROPE, traditional=False),
+        "attention_bias": False,
+        "max_position_embeddings": None,
+        "has_mask_embedding": False,
+    }
+    return DrafterConfig(**fields | changes)
+
+
+@pytest.mark.parametrize("rope", [RopeConfig(**ROPE, traditional=True), RopeConfig(**YARN)])
+def test_round_trip_through_json(rope: RopeConfig) -> None:
+    config = example(rope=rope)
+    written = json.loads(json.dumps(config.to_dict()))
+    assert (written["model_type"], written["format_version"]) == ("dflash", 1)
+    companions = {"source": {}, "quantization": {}, "quantization_config": {}}
+    assert DrafterConfig.from_dict(written | companions) == config
+
+
+@pytest.mark.parametrize("key", sorted(f.name for f in dataclasses.fields(DrafterConfig)))
+def test_missing_key(key: str) -> None:
+    written = example().to_dict()
+    del written[key]
+    with pytest.raises(UserError, match=f"lacks {key}"):
+        DrafterConfig.from_dict(written)
+
+
+@pytest.mark.parametrize("key", sorted(f.name for f in dataclasses.fields(RopeConfig)))
+def test_missing_rope_key(key: str) -> None:
+    written = example().to_dict()
+    del written["rope"][key]
+    with pytest.raises(UserError, match=f"rope .* lacks {key}"):
+        DrafterConfig.from_dict(written)
+
+
+def test_unknown_keys() -> None:
+    with pytest.raises(UserError, match="does not know: sliding_window"):
+        DrafterConfig.from_dict(example().to_dict() | {"sliding_window": 4096})
+    written = example().to_dict()
+    written["rope"]["mscale"] = 1.0
+    with pytest.raises(UserError, match="does not know: mscale"):
+        DrafterConfig.from_dict(written)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "qwen3"},
+        {"format_version": 2},
+        {"format_version": None},
+        {"model_type": None},
+    ],
+)
+def test_other_format(changes: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"model_type .* format_version"):
+        DrafterConfig.from_dict(example().to_dict() | changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", 0),
+        ("hidden_size", -64),
+        ("hidden_size", "64"),
+        ("hidden_size", True),
+        ("hidden_size", 64.0),
+        ("intermediate_size", 10**12),
+        ("num_hidden_layers", 0),
+        ("num_attention_heads", 3),
+        ("num_key_value_heads", 3),
+        ("head_dim", 15),
+        ("rms_norm_eps", 0),
+        ("rms_norm_eps", 1.0),
+        ("rms_norm_eps", float("nan")),
+        ("block_size", 1),
+        ("block_size", 10_000),
+        ("block_size", None),
+        ("mask_token_id", -1),
+        ("mask_token_id", 100),
+        ("mask_token_id", "<|MASK|>"),
+        ("target_layer_ids", ()),
+        ("target_layer_ids", (1, 1)),
+        ("target_layer_ids", (5, 1)),
+        ("target_layer_ids", (-1, 1)),
+        ("target_layer_ids", (1, 12)),
+        ("target_layer_ids", (1.0, 2)),
+        ("num_target_layers", 0),
+        ("attention_bias", 0),
+        ("has_mask_embedding", None),
+        ("max_position_embeddings", -1),
+        ("rope", None),
+    ],
+)
+def test_out_of_range(key: str, value: Any) -> None:
+    # The message names the key, except that a head count may be blamed on its partner.
+    named = "num_key_value_heads" if key == "num_attention_heads" else key
+    with pytest.raises(UserError, match=named):
+        example(**{key: value})
+
+
+def test_mask_token_outside_the_vocabulary_needs_its_own_embedding() -> None:
+    assert example(mask_token_id=100, has_mask_embedding=True).mask_token_id == 100
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_type": "longrope"},
+        {"theta": 0},
+        {"theta": None},
+        {"factor": 0.5},
+        {"factor": float("inf")},
+        {"attention_factor": 0.0},
+        {"traditional": None},
+        {"beta_slow": 40.0},
+        {"beta_fast": None},
+        {"original_max_position_embeddings": 4096.5},
+        {"low_freq_factor": 1.0},
+    ],
+)
+def test_rope_out_of_range(changes: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=next(iter(changes))):
+        RopeConfig(**YARN | changes)
+
+
+def test_default_rope_takes_no_scaling() -> None:
+    for changes in ({"factor": 2.0}, {"attention_factor": 1.5}, {"beta_fast": 32.0}):
+        with pytest.raises(UserError, match=next(iter(changes))):
+            RopeConfig(**ROPE | changes, traditional=False)

@@ -1,0 +1,1 @@
+"""Tiny random models and scripted drafters for the tests."""

@@ -1,0 +1,49 @@
+"""A drafter that knows the true continuation, and errs where it is told to."""
+
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+
+from dflash_mlx.cache.linear import LinearCache
+
+
+class OracleDrafter:
+    """Proposes the truth, wrong from a chosen index of each block on.
+
+    Its context K/V holds the features themselves, so that a test can look at what was committed.
+
+    Args:
+        truth: all tokens of each batch row, prompt and continuation.
+        accept: from the number of the round to how many drafts of it are right.
+        vocab: vocabulary size.
+        block_size: the largest block.
+    """
+
+    def __init__(
+        self,
+        truth: Sequence[Sequence[int]],
+        accept: Callable[[int], int],
+        vocab: int,
+        block_size: int = 16,
+    ):
+        width = max(map(len, truth)) + 2 * block_size
+        self._truth = mx.array([[*row, *[0] * (width - len(row))] for row in truth])
+        self._accept = accept
+        self._vocab = vocab
+        self.block_size = block_size
+        self.rounds = 0
+
+    def make_context(self, start: mx.array) -> list[LinearCache]:
+        return [LinearCache(None, None, start, start)]
+
+    def write_context(self, features: mx.array, context: Sequence[LinearCache]) -> None:
+        context[0].write(features[:, None], features[:, None, :, :1])
+
+    def draft(self, anchor: mx.array, block_size: int, context: Sequence[LinearCache]) -> mx.array:
+        index = mx.arange(block_size - 1)
+        at = mx.minimum(context[0].offset[:, None] + 1 + index, self._truth.shape[1] - 1)
+        right = mx.take_along_axis(self._truth, at, axis=1)
+        wrong = (right + 1 + index) % self._vocab
+        tokens = mx.where(index < self._accept(self.rounds), right, wrong)
+        self.rounds += 1
+        return 1e5 * (tokens[..., None] == mx.arange(self._vocab)).astype(mx.float32)

@@ -1,0 +1,76 @@
+"""Plain decoding, row by row, on mlx-lm alone: what every other way must equal."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
+
+from dflash_mlx.decode.noise import TARGET, row_seeds
+from dflash_mlx.decode.sampling import Sampling
+
+MARGIN = 1e-4
+
+
+def random_prompt(length: int, vocab: int, seed: int = 0) -> list[int]:
+    """Random token ids."""
+    return mx.random.randint(0, vocab, (length,), key=mx.random.key(seed)).tolist()
+
+
+def plain_greedy(model: nn.Module, prompt: Sequence[int], n: int, **options: object) -> list[int]:
+    """``n`` tokens by mlx-lm's own generator."""
+    steps = generate_step(mx.array(prompt), model, max_tokens=n, **options)
+    return [int(token) for token, _ in steps]
+
+
+def plain_sampled(
+    model: nn.Module, prompt: Sequence[int], n: int, sampling: Sampling, row: int = 0
+) -> list[int]:
+    """``n`` tokens, each the argmax of log-probability plus the noise of its position."""
+    cache = make_prompt_cache(model)
+    tokens, feed = [], list(prompt)
+    for i in range(n):
+        logits = model(mx.array([feed]), cache=cache)[0, -1]
+        feed = [int(mx.argmax(_scores(logits, sampling, len(prompt) + i, row)).item())]
+        tokens += feed
+    return tokens
+
+
+def plain(
+    model: nn.Module, prompt: Sequence[int], n: int, sampling: Sampling, row: int = 0
+) -> list[int]:
+    """``n`` tokens under ``sampling``, as batch row ``row`` draws them."""
+    if sampling.greedy:
+        return plain_greedy(model, prompt, n)
+    return plain_sampled(model, prompt, n, sampling, row)
+
+
+def clear_case(
+    model: nn.Module, length: int, n: int, sampling: Sampling, row: int = 0, seed: int = 0
+) -> tuple[list[int], list[int]]:
+    """A random prompt and its plain text, whose every choice has a clear winner.
+
+    Sums are rounded differently in another shape of the same product, which may turn a near-tie
+    over; a text without near-ties must come out token for token.
+    """
+    vocab = model.args.vocab_size
+    for attempt in range(20):
+        prompt = random_prompt(length, vocab, 1000 * seed + attempt)
+        text = plain(model, prompt, n, sampling, row)
+        logits = model(mx.array([prompt + text]))[0, length - 1 : -1]
+        scores = [_scores(x, sampling, length + i, row) for i, x in enumerate(logits)]
+        top = mx.sort(mx.stack(scores), axis=-1)[:, -2:]
+        if (top[:, 1] - top[:, 0]).min().item() > MARGIN:
+            return prompt, text
+    raise AssertionError(f"No prompt of {length} tokens without near-ties was found.")
+
+
+def _scores(logits: mx.array, sampling: Sampling, position: int, row: int) -> mx.array:
+    """What the token at ``position`` is the argmax of."""
+    if sampling.greedy:
+        return logits
+    seed = row_seeds(sampling.seed, row + 1)[row, TARGET]
+    key = mx.stack([seed, mx.array(position, mx.uint32)])
+    noise = mx.random.gumbel(logits.shape, key=key)
+    return sampling.scores(logits[None].astype(mx.float32))[0] + noise

@@ -1,0 +1,63 @@
+"""Tiny random targets in float32, one a family."""
+
+import importlib
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map
+
+VOCAB = 97
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "head_dim": 8,
+}
+MOE = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 16,
+    "norm_topk_prob": True,
+}
+FAMILIES = {
+    "llama": {},
+    "smollm3": {"no_rope_layer_interval": 2, "num_hidden_layers": 4},
+    "qwen2": {"tie_word_embeddings": False},
+    "qwen3": {},
+    "qwen3_moe": MOE | {"tie_word_embeddings": False},
+    "minimax": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 0,
+        "rotary_dim": 4,
+        "tie_word_embeddings": False,
+    },
+    "gemma": {},
+    "gemma2": {"query_pre_attn_scalar": 8.0},
+}
+
+
+def tiny_model(family: str = "llama", seed: int = 0, **changes: object) -> nn.Module:
+    """A tiny random model whose greedy text wanders instead of repeating one token."""
+    module = importlib.import_module(f"mlx_lm.models.{family}")
+    config = SIZES | FAMILIES.get(family, {}) | {"model_type": family} | changes
+    mx.random.seed(seed)
+    model = module.Model(module.ModelArgs.from_dict(config))
+
+    def spread(w: mx.array) -> mx.array:
+        scale = 0.3 if w.ndim > 1 else 0.1
+        return mx.random.normal(w.shape) * scale + (1.0 if w.ndim == 1 else 0.0)
+
+    model.update(tree_map(spread, model.parameters()))
+    mx.eval(model.parameters())
+    return model.eval()
