@@ -50,5 +50,5 @@ def _cache_key(source: Source) -> str:
         for pattern in ("*.json", "*.safetensors", MASK_FILE):
             for path in sorted(source.folder.glob(pattern)):
                 stat = path.stat()
-                pass
+                identity.append([path.name, stat.st_size, stat.st_mtime_ns])
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]

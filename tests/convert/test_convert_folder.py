@@ -18,7 +18,7 @@ from mlx_lm.utils import load_model
 from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
 
 import dflash_mlx.convert.writer as writer
-from dflash_mlx.convert import convert
+from dflash_mlx.convert import convert, convert_cached
 from dflash_mlx.convert.zlab import parse
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
@@ -182,6 +182,16 @@ def test_a_config_is_refused_before_its_weights_are_fetched(
     with pytest.raises(UserError, match=r"^z-lab/Tiny: .*causal"):
         convert("z-lab/Tiny", tmp_path / "out")
     assert "model.safetensors" not in fetched
+
+
+def test_converted_hub_repository_is_used_as_it_is(
+    tmp_path: Path, hub: tuple[Path, list[str]]
+) -> None:
+    remote, _ = hub
+    convert(write_checkpoint(tmp_path / "source"), remote)
+    folder = convert_cached("z-lab/Tiny")
+    assert folder.name == COMMIT
+    assert_same(parameters(load(folder)[0]), tiny_weights(tiny_config()))
 
 
 def test_code_of_the_checkpoint_never_runs(tmp_path: Path) -> None:

@@ -1,0 +1,251 @@
+"""``dflash-mlx generate``: one prompt, streamed, with its statistics."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from tqdm import tqdm
+
+from ..decode.sampling import ACCEPTANCE, Sampling
+from ..errors import UserError
+from ..generate import GenerationResponse, report, stream_generate
+from ..loading import load
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Register the ``generate`` command."""
+    parser = subparsers.add_parser(
+        "generate",
+        help="generate text from a prompt",
+        description=(
+            "Generate text with a target and its drafter. Without --model the embedded default "
+            "pair is used (SmolLM2-135M-Instruct, fetched once, 93 MB)."
+        ),
+    )
+    parser.set_defaults(run=run)
+    _add_model_options(parser.add_argument_group("models"))
+    _add_prompt_options(parser.add_argument_group("prompt"))
+    _add_sampling_options(parser.add_argument_group("sampling"))
+
+    rounds = parser.add_argument_group("speculation and output")
+    rounds.add_argument(
+        "--block-size",
+        type=int,
+        help="rows a round verifies, anchor included (default: the drafter's own)",
+    )
+    rounds.add_argument("--no-draft", action="store_true", help="decode plainly")
+    rounds.add_argument(
+        "-m",
+        "--max-tokens",
+        type=int,
+        default=256,
+        help="tokens to emit, -1 for no limit (default: 256)",
+    )
+    rounds.add_argument(
+        "--stop", action="append", default=[], help="a string that ends the text; repeatable"
+    )
+    rounds.add_argument("--quiet", action="store_true", help="print the text alone")
+
+
+def _add_model_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--model", help="the target: a folder or a Hugging Face id")
+    group.add_argument(
+        "--draft-model",
+        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format",
+    )
+    group.add_argument("--revision", help="branch, tag or commit of the target")
+    group.add_argument("--draft-revision", help="branch, tag or commit of the drafter")
+    group.add_argument("--adapter-path", help="folder with LoRA adapters for the target")
+    group.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="allow the target and its tokenizer to bring their own code",
+    )
+
+
+def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-p", "--prompt", required=True, help="the prompt; - reads it from standard input"
+    )
+    group.add_argument("--system-prompt", help="system message for the chat template")
+    group.add_argument("--prefill-response", help="beginning of the answer, to be continued")
+    group.add_argument(
+        "--ignore-chat-template", action="store_true", help="use the prompt as it is"
+    )
+    group.add_argument(
+        "--chat-template-config",
+        default="{}",
+        help="JSON options for the chat template, such as '{\"enable_thinking\": false}'",
+    )
+    group.add_argument(
+        "--extra-eos-token",
+        action="append",
+        default=[],
+        help="a further token that ends the text; repeatable",
+    )
+    group.add_argument(
+        "--prefill-step-size",
+        type=int,
+        default=2048,
+        help="prompt tokens a pass (default: 2048)",
+    )
+    group.add_argument(
+        "--max-kv-size",
+        type=int,
+        help="refuse to run if prompt and --max-tokens need a longer cache than this",
+    )
+
+
+def _add_sampling_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--temp", type=float, default=0.0, help="temperature (default: 0, greedy)")
+    group.add_argument("--top-p", type=float, default=0.0, help="nucleus mass (default: all)")
+    group.add_argument("--top-k", type=int, default=0, help="tokens to keep (default: all)")
+    group.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        help="least probability relative to the best token (default: 0)",
+    )
+    group.add_argument("--seed", type=int, help="seed of the sampling (default: a random one)")
+    group.add_argument(
+        "--acceptance",
+        choices=ACCEPTANCE,
+        default="coupled",
+        help="coupled (the default): the text equals plain sampling with the same seed; "
+        "rejection: accepts more, equal in distribution",
+    )
+    group.add_argument(
+        "--logit-bias", default="{}", help="JSON object from token id to a number to add"
+    )
+    for name in ("repetition", "presence", "frequency"):
+        group.add_argument(f"--{name}-penalty", type=float, help=f"{name} penalty (default: none)")
+        group.add_argument(
+            f"--{name}-context-size",
+            type=int,
+            default=20,
+            help="tokens to look back (default: 20)",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate, and print the text and its statistics.
+
+    Returns:
+        0, or 130 after Ctrl-C, when the statistics so far are printed.
+
+    Raises:
+        UserError: an option is wrong, or a model cannot be loaded.
+    """
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if not prompt.strip():
+        raise UserError("The prompt is empty; give some text.")
+    template_options = _json_object("--chat-template-config", args.chat_template_config)
+    options = _generation_options(args)
+    # A wrong value should not wait for a model to load.
+    Sampling(args.temp, args.top_p, args.top_k, args.min_p, args.seed or 0)
+    model, tokenizer = load(
+        args.model,
+        args.draft_model,
+        adapter_path=args.adapter_path,
+        revision=args.revision,
+        draft_revision=args.draft_revision,
+        trust_remote_code=args.trust_remote_code,
+        tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
+    )
+    for token in args.extra_eos_token:
+        tokenizer.add_eos_token(token)
+    tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
+    responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
+    return _print(responses, args.quiet)
+
+
+def _print(responses: Iterator[GenerationResponse], quiet: bool) -> int:
+    code, last = 0, None
+    try:
+        if not quiet:
+            print("=" * 10)
+        for last in responses:
+            print(last.text, end="", flush=True)
+    except KeyboardInterrupt:
+        code = 130
+    print()
+    if not quiet:
+        print("=" * 10)
+        print(report(last) if last else "Interrupted before the first token.")
+    return code
+
+
+def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of ``stream_generate``."""
+    names = (
+        "temp top_p top_k min_p seed acceptance repetition_penalty repetition_context_size "
+        "presence_penalty presence_context_size frequency_penalty frequency_context_size stop "
+        "block_size max_kv_size prefill_step_size"
+    )
+    options = {name: getattr(args, name) for name in names.split()}
+    bias = _json_object("--logit-bias", args.logit_bias)
+    try:
+        options["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"--logit-bias must map token ids to numbers, not {args.logit_bias}."
+        ) from error
+    options["draft"] = not args.no_draft
+    options["prompt_progress_callback"] = _Progress(args.prefill_step_size)
+    return options
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{option} is not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{option} must be a JSON object, not {text}.")
+    return value
+
+
+def _prompt_tokens(
+    tokenizer: TokenizerWrapper,
+    prompt: str,
+    args: argparse.Namespace,
+    template_options: dict[str, Any],
+) -> list[int]:
+    if args.ignore_chat_template or not tokenizer.has_chat_template:
+        if args.system_prompt or args.prefill_response or template_options:
+            raise UserError(
+                "--system-prompt, --prefill-response and --chat-template-config need a chat "
+                "template, and none is used here."
+            )
+        return tokenizer.encode(prompt)
+    messages = [{"role": "user", "content": prompt}]
+    if args.system_prompt:
+        messages.insert(0, {"role": "system", "content": args.system_prompt})
+    if args.prefill_response:
+        messages.append({"role": "assistant", "content": args.prefill_response})
+    return tokenizer.apply_chat_template(
+        messages,
+        add_generation_prompt=not args.prefill_response,
+        continue_final_message=bool(args.prefill_response),
+        return_dict=False,
+        **template_options,
+    )
+
+
+class _Progress:
+    """A bar for prompts of more than one prefill step."""
+
+    def __init__(self, step_size: int):
+        self._step_size = step_size
+        self._bar: tqdm | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None and total > self._step_size:
+            self._bar = tqdm(total=total, unit="tok", desc="Prompt", leave=False)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+            if done == total:
+                self._bar.close()
