@@ -1,7 +1,8 @@
 # make demo | test | lint | venv | clean
 #
 # Everything happens in .venv; nothing outside it is touched, except that on Debian-like Linux
-# OpenBLAS is installed with apt when it is missing and that is permitted.
+# OpenBLAS and, for the tests, a C++ compiler are installed with apt when they are missing and that
+# is permitted.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,16 +23,34 @@ HAS_OPENBLAS := true
 RUN =
 endif
 
-APT_PACKAGE := libopenblas0-pthread
-APT_INSTALL := env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(APT_PACKAGE)
+OPENBLAS_PACKAGE := libopenblas0-pthread
+# The tests of Metal kernels compile them as C++.
+HAS_COMPILER := command -v g++ >/dev/null || command -v clang++ >/dev/null
+COMPILER_PACKAGE := g++
 
-.PHONY: demo test lint venv openblas clean
+# apt_install(package): installs it where there is apt and the right to use it; never an error.
+define apt_install
+if command -v apt-get >/dev/null; then \
+	install="env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(1)"; \
+	if [ "$$(id -u)" = 0 ]; then as_root=; \
+	elif sudo -n true 2>/dev/null; then as_root="sudo -n"; \
+	else as_root=no; fi; \
+	if [ "$$as_root" != no ]; then \
+		echo "Installing $(1) …"; \
+		$$as_root $$install </dev/null >/dev/null 2>&1 || \
+		{ $$as_root apt-get update </dev/null >/dev/null 2>&1; \
+		  $$as_root $$install </dev/null; } || true; \
+	fi; \
+fi
+endef
+
+.PHONY: demo test lint venv openblas compiler clean
 
 demo: venv openblas
 	$(RUN) $(BIN)/dflash-mlx generate \
 		--prompt "Write a Python function that returns the n-th Fibonacci number."
 
-test: venv openblas
+test: venv openblas compiler
 	$(RUN) $(BIN)/python -m pytest $(ARGS)
 
 lint: venv
@@ -56,19 +75,16 @@ $(STAMP): pyproject.toml
 # Never an error: without OpenBLAS everything works, slower.
 openblas: venv
 	@if $(HAS_OPENBLAS); then exit 0; fi; \
-	if command -v apt-get >/dev/null; then \
-		if [ "$$(id -u)" = 0 ]; then as_root=; \
-		elif sudo -n true 2>/dev/null; then as_root="sudo -n"; \
-		else as_root=no; fi; \
-		if [ "$$as_root" != no ]; then \
-			echo "Installing $(APT_PACKAGE) …"; \
-			$$as_root $(APT_INSTALL) </dev/null >/dev/null 2>&1 || \
-			{ $$as_root apt-get update </dev/null >/dev/null 2>&1; \
-			  $$as_root $(APT_INSTALL) </dev/null; } || true; \
-		fi; \
-	fi; \
+	$(call apt_install,$(OPENBLAS_PACKAGE)); \
 	$(HAS_OPENBLAS) || echo "OpenBLAS is missing, so the CPU backend will be slow." \
-		"On Debian or Ubuntu: sudo apt install $(APT_PACKAGE)" >&2
+		"On Debian or Ubuntu: sudo apt install $(OPENBLAS_PACKAGE)" >&2
+
+# No error here either: the tests that need a compiler fail and say so.
+compiler:
+	@if $(HAS_COMPILER); then exit 0; fi; \
+	$(call apt_install,$(COMPILER_PACKAGE)); \
+	$(HAS_COMPILER) || echo "No C++ compiler was found, so the tests of the Metal kernels will fail." \
+		"On Debian or Ubuntu: sudo apt install $(COMPILER_PACKAGE); on macOS: xcode-select --install" >&2
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
 from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError
-from ..generate import GenerationResponse, report, stream_generate
+from ..generate import stream_generate
 from ..loading import load
+from ..response import GenerationResponse, report
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -84,7 +86,7 @@ def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
         "--extra-eos-token",
         action="append",
         default=[],
-        help="a further token that ends the text; repeatable",
+        help="a further token, or its id, that ends the text; repeatable",
     )
     group.add_argument(
         "--prefill-step-size",
@@ -156,7 +158,10 @@ def run(args: argparse.Namespace) -> int:
         tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
     )
     for token in args.extra_eos_token:
-        tokenizer.add_eos_token(token)
+        try:
+            tokenizer.add_eos_token(token)
+        except ValueError as error:
+            raise UserError(f"--extra-eos-token: {error}.") from error
     tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
     responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
     return _print(responses, args.quiet)
@@ -226,13 +231,17 @@ def _prompt_tokens(
         messages.insert(0, {"role": "system", "content": args.system_prompt})
     if args.prefill_response:
         messages.append({"role": "assistant", "content": args.prefill_response})
-    return tokenizer.apply_chat_template(
-        messages,
-        add_generation_prompt=not args.prefill_response,
-        continue_final_message=bool(args.prefill_response),
-        return_dict=False,
-        **template_options,
-    )
+    try:
+        return tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=not args.prefill_response,
+            continue_final_message=bool(args.prefill_response),
+            return_dict=False,
+            **template_options,
+        )
+    except TemplateError as error:
+        # A template may refuse, for example, a system message.
+        raise UserError(f"The target's chat template refuses the messages: {error}.") from error
 
 
 class _Progress:

@@ -19,8 +19,15 @@ from .errors import UserError
 # huggingface_hub has changed its HTTP library between versions; this is that library's own error.
 _TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]
 
-# Weights, configuration and tokenizer; never code.
-MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model", "*.tiktoken", "*.pt")
+# A model's weights in MLX's naming, its configuration and its tokenizer; never code.
+MODEL_FILES = (
+    "*.json",
+    "*.jinja",
+    "*.tiktoken",
+    "*.txt",
+    "model*.safetensors",
+    "tokenizer.model",
+)
 
 
 def fetch(

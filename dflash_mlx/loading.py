@@ -15,7 +15,7 @@ from .drafter.config import DrafterConfig
 from .drafter.model import Drafter
 from .embedded.pair import embedded_drafter, embedded_target
 from .errors import UserError
-from .hub import fetch
+from .hub import MODEL_FILES, fetch
 from .pair import Pair
 from .target.target import Target
 
@@ -56,11 +56,13 @@ def load(
         )
     if draft_revision and not draft_model:
         raise UserError("A draft revision was given without a draft model.")
-    target_path = embedded_target() if embedded else fetch(path_or_hf_repo, revision)
     if embedded:
-        draft_path = embedded_drafter()
+        target_path, draft_path = embedded_target(), embedded_drafter()
     else:
+        # The drafter first: it is the smaller download, and the likelier one to be refused.
         draft_path = convert_cached(draft_model, draft_revision) if draft_model else None
+        files = (*MODEL_FILES, "*.py") if trust_remote_code else MODEL_FILES
+        target_path = fetch(path_or_hf_repo, revision, files)
 
     model, tokenizer, config = _load_target(
         target_path, tokenizer_config, adapter_path, trust_remote_code

@@ -1,7 +1,9 @@
 """One generation's options, checked before anything runs."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -86,14 +88,25 @@ def make_request(
             f"Unsupported option(s): {', '.join(sorted(unsupported))}. The target's cache is not "
             "quantized in this version, and a drafter is given to load(), not here."
         )
-    tokens = _token_ids(tokenizer, prompt)
+    _check_numbers(
+        temp=temp,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty or 0,
+        presence_penalty=presence_penalty or 0,
+        frequency_penalty=frequency_penalty or 0,
+    )
+    processors = logits_processors or ()
+    _check_callables("sampler", (sampler,) if sampler else ())
+    _check_callables("logits_processors", processors)
+    progress = prompt_progress_callback or (lambda done, total: None)
+    _check_callables("prompt_progress_callback", (progress,))
+    tokens = _token_ids(model, tokenizer, prompt)
     cached = _cached_tokens(model, prompt_cache)
     if seed is None:
         # Follows mx.random.seed, as mlx-lm's sampling does.
         seed = int(mx.random.randint(0, 2**31 - 1).item()) if temp else 0
-    biased = dict(logit_bias or {})
-    if beyond := [t for t in biased if not 0 <= int(t) < model.target.vocab_size]:
-        raise UserError(f"logit_bias names token ids {beyond} that the target does not have.")
+    biased = _logit_bias(logit_bias or {}, model.target.vocab_size)
     return Request(
         prompt=tokens,
         cache=prompt_cache,
@@ -110,11 +123,11 @@ def make_request(
             frequency_penalty,
             frequency_context_size,
         ),
-        processors=tuple(logits_processors or ()),
+        processors=tuple(processors),
         stop=_stop_strings(stop),
         logprobs=logprobs,
         prefill_step_size=_at_least_one("prefill_step_size", prefill_step_size),
-        progress=prompt_progress_callback or (lambda done, total: None),
+        progress=progress,
     )
 
 
@@ -124,7 +137,30 @@ def _at_least_one(name: str, value: int) -> int:
     return value
 
 
-def _token_ids(tokenizer: TokenizerWrapper, prompt: str | Sequence[int] | mx.array) -> list[int]:
+def _check_numbers(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Real):
+            raise UserError(f"{name} must be a number, not {value!r}.")
+
+
+def _check_callables(name: str, values: object) -> None:
+    if not isinstance(values, Sequence) or not all(map(callable, values)):
+        raise UserError(f"{name} cannot be called: {values!r}.")
+
+
+def _logit_bias(bias: Mapping[int, float], vocab: int) -> dict[int, float]:
+    try:
+        bias = {operator.index(token): float(value) for token, value in bias.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"logit_bias must map token ids to numbers, not {bias!r}.") from error
+    if beyond := [token for token in bias if not 0 <= token < vocab]:
+        raise UserError(f"logit_bias names token ids {beyond} that the target does not have.")
+    return bias
+
+
+def _token_ids(
+    model: Pair, tokenizer: TokenizerWrapper, prompt: str | Sequence[int] | mx.array
+) -> list[int]:
     if isinstance(prompt, str):
         bos = tokenizer.bos_token
         special = bos is None or not prompt.startswith(bos)
@@ -133,9 +169,21 @@ def _token_ids(tokenizer: TokenizerWrapper, prompt: str | Sequence[int] | mx.arr
         if prompt.ndim != 1:
             raise UserError(f"A prompt array must have one dimension, not shape {prompt.shape}.")
         prompt = prompt.tolist()
-    if not len(prompt):
+    try:
+        tokens = [operator.index(token) for token in prompt]
+    except TypeError as error:
+        raise UserError(
+            "The prompt must be text, a list of token ids, or a one-dimensional array of them."
+        ) from error
+    if not tokens:
         raise UserError("The prompt is empty; give at least one token.")
-    return [int(t) for t in prompt]
+    vocab = model.target.vocab_size
+    if beyond := [token for token in tokens if not 0 <= token < vocab]:
+        raise UserError(
+            f"The prompt has token ids {beyond[:5]}, but the target's embedding table has {vocab} "
+            "rows; was it tokenized for another model?"
+        )
+    return tokens
 
 
 def _cached_tokens(model: Pair, cache: list[KVCache] | None) -> int:
@@ -151,6 +199,8 @@ def _cached_tokens(model: Pair, cache: list[KVCache] | None) -> int:
         raise UserError(
             f"The prompt cache holds {', '.join(kinds)}; this version continues KVCache only."
         )
+    if rows := {c.keys.shape[0] for c in cache if c.keys is not None} - {1}:
+        raise UserError(f"The prompt cache holds a batch of {max(rows)}; one sequence is needed.")
     if len({c.offset for c in cache}) > 1:
         raise UserError("The prompt cache's layers differ in length, so it is damaged.")
     return cache[0].offset
@@ -198,7 +248,9 @@ def _block_size(model: Pair, draft: bool, block_size: int | None) -> int:
 
 
 def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = (stop,) if isinstance(stop, str) else stop
+    if not isinstance(stops, Sequence) or not all(isinstance(s, str) for s in stops):
+        raise UserError(f"stop must be a string or a list of strings, not {stop!r}.")
     if not all(stops):
         raise UserError("A stop string is empty.")
-    return stops
+    return tuple(stops)

@@ -1,5 +1,6 @@
 """A prompt cache that also remembers the drafter's context."""
 
+import weakref
 from collections.abc import Iterable, Sequence
 
 import mlx.core as mx
@@ -22,20 +23,31 @@ class PromptCache(list):
         super().__init__(caches)
         self._context: Sequence[LinearCache] | None = None
         self._end = 0
+        # Weak, so that a copy of the cache does not copy the drafter.
+        self._drafter: weakref.ref[object] | None = None
 
-    def take_context(self, length: int) -> Sequence[LinearCache] | None:
+    def take_context(self, length: int, drafter: object) -> Sequence[LinearCache] | None:
         """The context of the first ``length`` positions, which the caller now owns.
 
         Returns:
-            None if there is none, or if the caches went further without it.
+            None if there is none, if it is another drafter's, if the caches went further without
+            it, or if they were trimmed to before its first row.
         """
         context, self._context = self._context, None
-        if context is None or self._end < length:
+        if context is None or self._drafter() is not drafter:
+            return None
+        if not context[0].start.item() <= length <= self._end:
             return None
         for cache in context:
             cache.offset = mx.array([length], mx.int32)
         return context
 
-    def keep_context(self, context: Sequence[LinearCache] | None, length: int) -> None:
-        """Remember the context of the first ``length`` positions."""
+    def keep_context(
+        self, context: Sequence[LinearCache] | None, length: int, drafter: object
+    ) -> None:
+        """Remember the context of the first ``length`` positions, which ``drafter`` made.
+
+        Without a context, as after plain decoding, the one that was there is forgotten.
+        """
         self._context, self._end = context, length
+        self._drafter = None if context is None else weakref.ref(drafter)

@@ -29,22 +29,17 @@ class History:
         index = (offset - self._start)[:, None] + mx.arange(tokens.shape[1])
         self._tokens = mx.put_along_axis(self._tokens, index, tokens.astype(mx.int32), axis=1)
 
-    def counts(self, last: mx.array, window: int, vocab: int) -> mx.array:
-        """How often each token occurs among the ``window`` tokens that end at ``last``.
+    def window(self, last: mx.array, size: int) -> tuple[mx.array, mx.array]:
+        """The ``size`` tokens that end at ``last``.
 
         Args:
             last: positions ``[B, n]``.
 
         Returns:
-            ``[B, n, vocab]`` float32.
+            Tokens ``[B, n, size]``, and which of them there are: a text may be shorter.
         """
-        index = (last - self._start[:, None])[..., None] - mx.arange(window)
-        seen = mx.take_along_axis(
+        index = (last - self._start[:, None])[..., None] - mx.arange(size)
+        tokens = mx.take_along_axis(
             self._tokens, mx.maximum(index, 0).reshape(index.shape[0], -1), axis=1
-        ).reshape(index.shape)
-        rows = mx.arange(seen.size // window)[:, None]
-        counts = mx.zeros((seen.size // window, vocab))
-        counts = counts.at[rows, seen.reshape(-1, window)].add(
-            (index >= 0).reshape(-1, window).astype(mx.float32)
         )
-        return counts.reshape(*seen.shape[:2], vocab)
+        return tokens.reshape(index.shape), index >= 0

@@ -63,14 +63,18 @@ class RoundQueue:
         return len(self._flight)
 
     @property
+    def rows_in_flight(self) -> int:
+        """The most tokens that the rounds in flight can emit."""
+        return sum(size for size, _, _ in self._flight)
+
+    @property
     def lengths(self) -> list[int]:
         """Committed cache rows of each batch row, after the rounds read so far."""
         return list(self._lengths)
 
     def submit(self, block_size: int) -> None:
         """Queue a round on the device. The host does not wait."""
-        bound = max(self._lengths) + sum(size for size, _, _ in self._flight)
-        self.state.reserve(bound + block_size)
+        self.state.reserve(max(self._lengths) + self.rows_in_flight + block_size)
         verdict = run_round(self._target, self._drafter, self._chooser, self.state, block_size)
         # One array a round is read: the tokens, with the accepted count behind them.
         news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)

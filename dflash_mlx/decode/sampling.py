@@ -1,6 +1,5 @@
 """How a token is chosen: the settings, and the target's distribution that they define."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,21 +39,26 @@ class Sampling:
     sampler: Callable[[mx.array], mx.array] | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temp) and self.temp >= 0):
-            raise UserError(f"temp must be a number from 0 up, not {self.temp}.")
+        if self.temp != 0 and not 1e-30 <= self.temp <= 1e30:
+            # Beyond, a score times the reciprocal is not a float32 number.
+            raise UserError(f"temp must be 0 or between 1e-30 and 1e30, not {self.temp}.")
         for name in ("top_p", "min_p"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
         if not (isinstance(self.top_k, int) and self.top_k >= 0):
             raise UserError(f"top_k must be a whole number from 0 up, not {self.top_k}.")
-        if not 0 <= self.seed < 2**64:
-            raise UserError(f"seed must be between 0 and 2**64 - 1, not {self.seed}.")
+        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**64):
+            raise UserError(f"seed must be a whole number from 0 to 2**64 - 1, not {self.seed}.")
         if self.acceptance not in ACCEPTANCE:
             raise UserError(
                 f"acceptance must be one of {', '.join(ACCEPTANCE)}, not {self.acceptance!r}."
             )
         if self.sampler is not None and (self.temp or self.top_p or self.top_k or self.min_p):
             raise UserError("Give either a sampler or temp, top_p, top_k and min_p, not both.")
+        if self.sampler is not None and self.acceptance == "rejection":
+            raise UserError(
+                "A sampler does not tell its distribution, which acceptance 'rejection' needs."
+            )
 
     @property
     def greedy(self) -> bool:
@@ -71,7 +75,8 @@ class Sampling:
         """
         scores = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         if 0 < self.top_p < 1:
-            scores = apply_top_p(scores, self.top_p)
+            # A nucleus below the float32 numbers would be empty; this one holds a token.
+            scores = apply_top_p(scores, max(self.top_p, 1e-30))
         if self.min_p:
             scores = apply_min_p(scores, self.min_p)
         if 0 < self.top_k < logits.shape[-1]:

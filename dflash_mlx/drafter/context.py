@@ -5,6 +5,8 @@ import copy
 import mlx.core as mx
 import mlx.nn as nn
 
+from ..kernels.context_kv import PathName, choose_path, context_kv, warm_up
+from ..kernels.path import Path
 from .rope import RoPE
 
 
@@ -20,9 +22,35 @@ class ContextProjection:
 
     def __init__(self, stacked: nn.Module, k_norm: mx.array, eps: float, rope: RoPE):
         self._stacked = stacked
-        self._k_norm = k_norm.astype(mx.float32)
+        # The rotation is linear, so its amplitude may as well scale what goes into it.
+        self._k_norm = k_norm.astype(mx.float32) * rope.amplitude
+        mx.eval(self._k_norm)
         self._eps = eps
         self._rope = rope
+        self._unbuilt: frozenset[PathName] = frozenset()
+
+    def warm_up(self, dtype: mx.Dtype) -> None:
+        """Compile on Metal what calls with ``c`` of this dtype need; elsewhere do nothing.
+
+        A kernel that cannot be built is warned of, and never asked for again.
+        """
+        self._unbuilt = warm_up(
+            dtype,
+            self._stacked,
+            self._k_norm,
+            self._rope.periods,
+            eps=self._eps,
+            traditional=self._rope.traditional,
+        )
+
+    def path(self, rows: int, dtype: mx.Dtype) -> Path:
+        """How a call with ``rows`` rows in all, of this dtype, is computed, and why so."""
+        path = choose_path(
+            rows, dtype, self._stacked, self._k_norm, self._rope.periods, self._rope.traditional
+        )
+        if path.name in self._unbuilt:
+            return Path("plain", f"the kernel context_{path.name} cannot be built here")
+        return path
 
     def __call__(self, c: mx.array, offset: mx.array) -> tuple[mx.array, mx.array]:
         """Context keys and values of rows at positions ``offset + row``.
@@ -34,17 +62,16 @@ class ContextProjection:
         Returns:
             Keys and values, each ``[layers, B, kv_heads, n, head_dim]`` in the dtype of ``c``.
         """
-        B, n, _ = c.shape
-        layers, head_dim = self._k_norm.shape
-        kv = self._stacked(c).reshape(B, n, layers, 2, -1, head_dim)
-        keys, values = (kv[:, :, :, i].transpose(2, 0, 3, 1, 4) for i in range(2))
-        # The norm's one rounding comes after its weight, as in mx.fast.rms_norm with a weight.
-        keys = mx.fast.rms_norm(keys.astype(mx.float32), None, self._eps)
-        keys = (keys * self._k_norm[:, None, None, None]).astype(c.dtype)
-        # Rope has one offset a batch row, so the layers pass as further heads of their row.
-        heads = keys.transpose(1, 0, 2, 3, 4).reshape(B, -1, n, head_dim)
-        heads = self._rope(heads, offset)
-        return heads.reshape(B, layers, -1, n, head_dim).transpose(1, 0, 2, 3, 4), values
+        return context_kv(
+            c,
+            self._stacked,
+            self._k_norm,
+            self._rope.periods,
+            offset,
+            eps=self._eps,
+            traditional=self._rope.traditional,
+            path=self.path(c.shape[0] * c.shape[1], c.dtype).name,
+        )
 
 
 def stack_linears(linears: list[nn.Module]) -> nn.Module:

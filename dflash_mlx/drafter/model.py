@@ -9,8 +9,10 @@ import mlx.nn as nn
 from mlx_lm.models.activations import swiglu
 
 from ..cache.linear import LinearCache
+from ..kernels.path import Path
 from .config import DrafterConfig
 from .context import ContextProjection, split_linear, stack_linears
+from .heads import BlockHeads
 from .rope import RoPE
 
 
@@ -29,13 +31,24 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(head_dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(head_dim, eps=config.rms_norm_eps)
 
-    def __call__(self, x: mx.array, mask: mx.array, context: LinearCache, rope: RoPE) -> mx.array:
+    def stack(self, kv_proj: nn.Module, rope: RoPE) -> None:
+        """Take K and V from one projection, K first, instead of the two that were loaded."""
+        del self.k_proj, self.v_proj
+        self.kv_proj = kv_proj
+        self._heads = BlockHeads(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps, rope)
+
+    def warm_up(self, dtype: mx.Dtype) -> None:
+        """Compile the pipelines that blocks of this dtype need."""
+        self._heads.warm_up(dtype, self.heads, self.kv_heads)
+
+    def block_path(self, dtype: mx.Dtype) -> Path:
+        """How the heads of a block of this dtype are normed and rotated, and why."""
+        return self._heads.path(dtype)
+
+    def __call__(self, x: mx.array, mask: mx.array, context: LinearCache) -> mx.array:
         B, n, _ = x.shape
-        q = self.q_proj(x).reshape(B, n, self.heads, -1)
-        k, v = mx.split(self.kv_proj(x).reshape(B, n, 2 * self.kv_heads, -1), 2, axis=2)
-        q = rope(self.q_norm(q).transpose(0, 2, 1, 3), context.offset)
-        k = rope(self.k_norm(k).transpose(0, 2, 1, 3), context.offset)
-        k, v = context.update_and_fetch(k, v.transpose(0, 2, 1, 3))
+        q, k, v = self._heads(self.q_proj(x), self.kv_proj(x), context.offset)
+        k, v = context.update_and_fetch(k, v)
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask=mask)
         return self.o_proj(out.transpose(0, 2, 1, 3).reshape(B, n, -1))
 
@@ -60,8 +73,8 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def __call__(self, x: mx.array, mask: mx.array, context: LinearCache, rope: RoPE) -> mx.array:
-        h = x + self.self_attn(self.input_layernorm(x), mask, context, rope)
+    def __call__(self, x: mx.array, mask: mx.array, context: LinearCache) -> mx.array:
+        h = x + self.self_attn(self.input_layernorm(x), mask, context)
         return h + self.mlp(self.post_attention_layernorm(h))
 
 
@@ -92,11 +105,20 @@ class Drafter(nn.Module):
         stacked = stack_linears([p for a in attentions for p in (a.k_proj, a.v_proj)])
         norms = mx.stack([a.k_norm.weight for a in attentions])
         mx.eval(stacked.parameters(), norms)
+        rope = RoPE(self.config.head_dim, self.config.rope)
         for attention, kv in zip(attentions, split_linear(stacked, len(attentions)), strict=True):
-            del attention.k_proj, attention.v_proj
-            attention.kv_proj = kv
-        self._rope = RoPE(self.config.head_dim, self.config.rope)
-        self._context = ContextProjection(stacked, norms, self.config.rms_norm_eps, self._rope)
+            attention.stack(kv, rope)
+            attention.warm_up(self.dtype)
+        self._context = ContextProjection(stacked, norms, self.config.rms_norm_eps, rope)
+        self._context.warm_up(self.dtype)
+
+    def context_path(self, rows: int) -> Path:
+        """How the context K/V of ``rows`` rows (all batch rows together) is computed, and why."""
+        return self._context.path(rows, self.dtype)
+
+    def block_path(self) -> Path:
+        """How the heads of a block are normed and rotated, and why."""
+        return self.layers[0].self_attn.block_path(self.dtype)
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -131,5 +153,5 @@ class Drafter(nn.Module):
         x = x.astype(self.dtype)
         mask = context[0].block_mask(x.shape[1])
         for layer, cache in zip(self.layers, context, strict=True):
-            x = layer(x, mask, cache, self._rope)
+            x = layer(x, mask, cache)
         return self.norm(x)

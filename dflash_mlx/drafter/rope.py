@@ -45,24 +45,16 @@ def _yarn(inv_freq: mx.array, dims: int, rope: RopeConfig) -> mx.array:
 
 
 class RoPE:
-    """Rotate ``[B, heads, n, dims]`` by positions ``offset + row``, one offset a batch row."""
+    """The rotary embedding of whole heads, as ``mx.fast.rope`` takes it.
+
+    Attributes:
+        periods: ``[dims / 2]`` float32, its ``freqs``: it divides positions by them.
+        traditional: whether planes are neighbouring values rather than those of two halves.
+        amplitude: what the rotated values are to be multiplied by.
+    """
 
     def __init__(self, dims: int, rope: RopeConfig):
-        self.dims = dims
+        self.periods = 1.0 / inverse_frequencies(dims, rope)
+        mx.eval(self.periods)
         self.traditional = rope.traditional
         self.amplitude = rope.attention_factor
-        # mx.fast.rope takes periods (it divides positions by them), not frequencies.
-        self._periods = 1.0 / inverse_frequencies(dims, rope)
-
-    def __call__(self, x: mx.array, offset: mx.array) -> mx.array:
-        if self.amplitude != 1.0:
-            x = x * self.amplitude
-        return mx.fast.rope(
-            x,
-            self.dims,
-            traditional=self.traditional,
-            base=None,
-            scale=1.0,
-            offset=offset,
-            freqs=self._periods,
-        )

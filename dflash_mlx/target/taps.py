@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import mlx.core as mx
 import mlx.nn as nn
 
+from ..errors import UserError
+
 
 class Taps:
     """Swaps the class of each tapped layer instance for a subclass that hands out its output.
@@ -18,17 +20,18 @@ class Taps:
         ids: the tapped layers, 0-based; a tap reads the layer's output.
 
     Raises:
-        ValueError: a layer is tapped already. Nothing is swapped then.
+        UserError: a layer is tapped already. Nothing is swapped then.
     """
 
     def __init__(self, layers: Sequence[nn.Module], ids: Sequence[int]):
         self.ids = tuple(ids)
         self._outputs: dict[int, mx.array] | None = None
+        self._released = False
         self._layers = {i: layers[i] for i in self.ids}
         self._classes = {i: type(layer) for i, layer in self._layers.items()}
         taken = [i for i, cls in self._classes.items() if hasattr(cls, "_tapped_class")]
         if taken:
-            raise ValueError(
+            raise UserError(
                 f"Layers {taken} of this model are tapped by another pair; release that one first."
             )
         for i, layer in self._layers.items():
@@ -47,7 +50,13 @@ class Taps:
 
     @contextmanager
     def recording(self) -> Iterator[dict[int, mx.array]]:
-        """Collect the taps' outputs of the forward inside the block, by layer id."""
+        """Collect the taps' outputs of the forward inside the block, by layer id.
+
+        Raises:
+            UserError: the taps were released.
+        """
+        if self._released:
+            raise UserError("This pair was released and cannot generate any more; load it again.")
         outputs: dict[int, mx.array] = {}
         self._outputs = outputs
         try:
@@ -56,6 +65,8 @@ class Taps:
             self._outputs = None
 
     def release(self) -> None:
-        """Give every tapped layer its own class back."""
-        for i, layer in self._layers.items():
-            layer.__class__ = self._classes[i]
+        """Give every tapped layer its own class back, once: another pair may tap it then."""
+        if not self._released:
+            for i, layer in self._layers.items():
+                layer.__class__ = self._classes[i]
+        self._released = True

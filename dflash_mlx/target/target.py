@@ -7,6 +7,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from ..cache.linear import LinearCache
+from ..errors import UserError
 from .families import family_of
 from .taps import Taps
 
@@ -70,9 +71,14 @@ class Target:
         Works on our buffers and on mlx-lm's own caches. Nothing is computed until it is used, so
         a prefill that drops the logits never computes them.
 
+        Raises:
+            UserError: a batch was given and the family cannot take one.
+
         Returns:
             Logits ``[B, n, vocab]``, and features ``[B, n, taps * hidden]`` (None without taps).
         """
+        if ids.shape[0] > 1 and not self.family.batched:
+            raise UserError("This target's family takes a single sequence, not a batch.")
         with self._taps.recording() as outputs:
             logits = self.model(ids, cache=caches)
         if not self._taps.ids:

@@ -4,16 +4,12 @@ import functools
 
 import mlx.core as mx
 import pytest
+from support.batch import run
 from support.oracle import OracleDrafter
 from support.plain import clear_case
 from support.tiny import VOCAB, tiny_model
 
-from dflash_mlx.cache.linear import LinearCache
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.prefill import prefill
-from dflash_mlx.decode.queue import RoundQueue
 from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.decode.state import State
 from dflash_mlx.target.target import Target
 
 TAPS = (0, 2)
@@ -26,55 +22,6 @@ model_of = functools.cache(tiny_model)
 @functools.cache
 def case(family, length, n, sampling, row=0, seed=0):
     return clear_case(model_of(family), length, n, sampling, row, seed)
-
-
-def start(target, drafter, prompts):
-    """Prefill each row by itself and adopt the rows as one batch."""
-    rows, contexts = [], []
-    for prompt in prompts:
-        caches = target.make_cache()
-        context = drafter.make_context(mx.array([0], mx.int32)) if drafter else None
-        prefill(target, drafter, prompt[:-1], caches, context, 64, lambda *_: None)
-        rows.append(caches)
-        contexts.append(context)
-    lengths = [len(p) - 1 for p in prompts]
-    offset = mx.array(lengths, mx.int32)
-    context = None
-    if drafter:
-        context = [stack_context(list(layer), offset) for layer in zip(*contexts, strict=True)]
-    return State(
-        anchor=mx.array([p[-1] for p in prompts], mx.int32),
-        offset=offset,
-        caches=[LinearCache.adopt(layer) for layer in zip(*rows, strict=True)],
-        context=context,
-    ), lengths
-
-
-def stack_context(rows, offset):
-    from dflash_mlx.cache.linear import _stacked
-
-    return LinearCache(
-        _stacked([r.keys for r in rows]),
-        _stacked([r.values for r in rows]),
-        offset,
-        mx.zeros_like(offset),
-    )
-
-
-def run(target, drafter, prompts, n, block_size, sampling):
-    """Emit at least ``n`` tokens a row, with one round queued ahead."""
-    state, lengths = start(target, drafter, prompts)
-    chooser = Chooser(sampling, batch=len(prompts))
-    queue = RoundQueue(target, drafter, chooser, state, lengths)
-    emitted, accepted = [[] for _ in prompts], []
-    queue.submit(block_size)
-    while min(map(len, emitted)) < n:
-        queue.submit(block_size)
-        news = queue.read()
-        accepted.append(news.accepted)
-        for row, tokens in zip(emitted, news.tokens, strict=True):
-            row += tokens
-    return emitted, accepted, queue
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])

@@ -74,3 +74,17 @@ def _scores(logits: mx.array, sampling: Sampling, position: int, row: int) -> mx
     key = mx.stack([seed, mx.array(position, mx.uint32)])
     noise = mx.random.gumbel(logits.shape, key=key)
     return sampling.scores(logits[None].astype(mx.float32))[0] + noise
+
+
+def clear_turn(
+    model: nn.Module, before: Sequence[int], length: int, n: int
+) -> tuple[list[int], list[int]]:
+    """A random turn after ``before``, and the greedy text that follows, without near-ties."""
+    for seed in range(50):
+        turn = random_prompt(length, model.args.vocab_size, 77_000 + seed)
+        text = plain_greedy(model, [*before, *turn], n)
+        logits = model(mx.array([[*before, *turn, *text]]))[0, len(before) + length - 1 : -1]
+        top = mx.sort(logits, axis=-1)[:, -2:]
+        if (top[:, 1] - top[:, 0]).min().item() > MARGIN:
+            return turn, text
+    raise AssertionError(f"No turn of {length} tokens without near-ties was found.")

@@ -1,0 +1,1 @@
+"""Metal kernels, one a file, each with what it equals in plain MLX."""

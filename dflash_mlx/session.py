@@ -1,0 +1,121 @@
+"""The rounds of one generation: start them, emit their tokens, hand the caches back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from .cache.linear import LinearCache
+from .cache.prompt import PromptCache
+from .decode.choose import Chooser
+from .decode.history import History
+from .decode.prefill import prefill
+from .decode.queue import RoundQueue
+from .decode.round import Drafting
+from .decode.state import State
+from .pair import Pair
+from .request import Request
+from .response import Clock
+from .statistics import Statistics
+
+# Outgrown buffers are kept for reuse until they are cleared; mlx-lm does so as often.
+CLEAR_EVERY = 256
+
+
+@dataclass
+class EmittedToken:
+    """A token between the round loop and the detokenizer."""
+
+    id: int | None
+    logprobs: mx.array | None
+    from_draft: bool
+    accepted: int
+    block_size: int
+
+
+def emit_tokens(
+    model: Pair, request: Request, statistics: Statistics, clock: Clock
+) -> Iterator[EmittedToken]:
+    """Emit tokens one by one; at the end, however it comes, complete the prompt cache."""
+    queue = _start(model, request)
+    clock.start_decoding()
+    end = queue.lengths[0] + 1
+    seen = list(request.prompt)
+    # User's processors are Python functions of the tokens so far: their rounds wait for the host.
+    waits = bool(request.processors)
+    try:
+        if not request.max_tokens:
+            request.progress(len(request.prompt), len(request.prompt))
+        while clock.tokens < request.max_tokens:
+            if not queue.in_flight:
+                queue.state.committed = mx.array(seen) if waits else None
+                queue.submit(request.block_size)
+            # The next round is queued before this one is read, unless this is likely the last.
+            likely = clock.tokens + max(statistics.tau, 1)
+            if not waits and likely < request.max_tokens:
+                queue.submit(request.block_size)
+            news = queue.read()
+            if not statistics.total:
+                request.progress(len(request.prompt), len(request.prompt))
+            accepted = news.accepted[0]
+            statistics.add(news.block_size, accepted)
+            for j, token in enumerate(news.tokens[0]):
+                clock.tokens += 1
+                if clock.tokens % CLEAR_EVERY == 0:
+                    mx.clear_cache()
+                seen.append(token)
+                logprobs = None if news.logprobs is None else news.logprobs[0, j]
+                yield EmittedToken(token, logprobs, j < accepted, accepted, news.block_size)
+                if clock.tokens >= request.max_tokens:
+                    break
+    finally:
+        if request.cache is not None:
+            _hand_back(queue, end + clock.tokens, request.cache, model.drafter)
+
+
+def _start(model: Pair, request: Request) -> RoundQueue:
+    """Prefill all of the prompt but its last token, which is the first round's anchor."""
+    target, drafter = model.target, model.drafter if request.draft else None
+    caches = model.make_prompt_cache() if request.cache is None else request.cache
+    begin = caches[0].offset
+    context = None
+    if drafter is not None:
+        if isinstance(caches, PromptCache):
+            context = caches.take_context(begin, drafter)
+        context = context or drafter.make_context(mx.array([begin], mx.int32))
+
+    *prompt, anchor = request.prompt
+    prefill(target, drafter, prompt, caches, context, request.prefill_step_size, request.progress)
+    length = begin + len(prompt)
+    history = None
+    if request.penalties.look_back:
+        history = History([request.prompt], mx.array([begin], mx.int32))
+    state = State(
+        anchor=mx.array([anchor], mx.int32),
+        offset=mx.array([length], mx.int32),
+        caches=[LinearCache.adopt([c]) for c in caches],
+        context=context,
+        history=history,
+    )
+    chooser = Chooser(
+        request.sampling,
+        request.penalties,
+        request.processors,
+        keep_logprobs=request.logprobs,
+    )
+    return RoundQueue(target, drafter, chooser, state, [length])
+
+
+def _hand_back(
+    queue: RoundQueue, length: int, caches: list[KVCache], drafter: Drafting | None
+) -> None:
+    """Leave the first ``length`` tokens in the caller's prompt cache."""
+    if length > queue.lengths[0]:
+        queue.write_anchor()
+    state = queue.state
+    for ours, stock in zip(state.caches, caches, strict=True):
+        ours.hand_back(0, length, stock)
+    if isinstance(caches, PromptCache):
+        caches.keep_context(state.context, length, drafter)
+    mx.eval([c.state[:2] for c in caches])

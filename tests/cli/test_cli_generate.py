@@ -1,0 +1,158 @@
+"""The ``generate`` command: a tiny pair from folders, and every way to get it wrong."""
+
+import io
+from pathlib import Path
+
+import pytest
+from support.folders import save_drafter, save_target
+
+import dflash_mlx
+from dflash_mlx.cli import generate as command
+from dflash_mlx.cli.main import main
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "drafter")
+    return ["--model", str(tmp_path / "target"), "--draft-model", str(tmp_path / "drafter")]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of ``dflash-mlx generate``."""
+    try:
+        code = main(["generate", *arguments])
+    except SystemExit as exit_:
+        code = exit_.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_text_and_statistics(pair, capsys):
+    code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20")
+    assert code == 0
+    assert "Generation: 20 tokens" in out and "of block 8, τ" in out and "Peak memory" in out
+
+
+def test_quiet_prints_the_text_alone(pair, capsys):
+    _, text, _ = run(capsys, *pair, "-p", "hello", "-m", "20", "--quiet")
+    _, plain, _ = run(capsys, *pair, "-p", "hello", "-m", "20", "--quiet", "--no-draft")
+    model, tokenizer = dflash_mlx.load(pair[1])
+    assert text == plain == dflash_mlx.generate(model, tokenizer, "hello", max_tokens=20) + "\n"
+
+
+def test_prompt_from_standard_input(pair, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello"))
+    piped = run(capsys, *pair, "-p", "-", "-m", "9", "--quiet")
+    assert piped == run(capsys, *pair, "-p", "hello", "-m", "9", "--quiet")
+
+
+def test_block_size_and_no_draft_show_in_the_statistics(pair, capsys):
+    assert "of block 3" in run(capsys, *pair, "-p", "hello", "-m", "9", "--block-size", "3")[1]
+    assert "plain decoding" in run(capsys, *pair, "-p", "hello", "-m", "9", "--no-draft")[1]
+
+
+def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
+    seen = {}
+
+    def stream(model, tokenizer, prompt, max_tokens, **options):
+        seen.update(options, max_tokens=max_tokens)
+        return dflash_mlx.stream_generate(model, tokenizer, prompt, max_tokens, **options)
+
+    monkeypatch.setattr(command, "stream_generate", stream)
+    numbers = {
+        "temp": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "seed": 3,
+        "repetition_penalty": 1.1,
+        "repetition_context_size": 11,
+        "presence_penalty": 0.2,
+        "presence_context_size": 12,
+        "frequency_penalty": 0.3,
+        "frequency_context_size": 13,
+        "block_size": 4,
+        "max_kv_size": 100,
+        "prefill_step_size": 5,
+        "max_tokens": 6,
+    }
+    flags = [x for k, v in numbers.items() for x in (f"--{k.replace('_', '-')}", str(v))]
+    flags += ["--acceptance", "rejection", "--stop", "a", "--stop", "b", "--logit-bias", '{"5": 2}']
+    assert run(capsys, *pair, "-p", "hello", *flags)[0] == 0
+    expected = numbers | {"acceptance": "rejection", "stop": ["a", "b"], "logit_bias": {5: 2.0}}
+    assert {k: seen[k] for k in expected} == expected
+
+
+def test_extra_eos_token_ends_the_text(pair, capsys):
+    _, text, _ = run(capsys, *pair, "-p", "hello", "-m", "30", "--quiet")
+    character = next(c for c in text if c.isascii() and c.isalpha())
+    _, cut, _ = run(
+        capsys, *pair, "-p", "hello", "-m", "30", "--quiet", "--extra-eos-token", character
+    )
+    assert cut == text[: text.index(character)] + "\n"
+
+
+def test_interrupt_prints_the_statistics_so_far(pair, capsys, monkeypatch):
+    def stream(*args, **options):
+        for i, response in enumerate(dflash_mlx.stream_generate(*args, **options)):
+            if i == 5:
+                raise KeyboardInterrupt
+            yield response
+
+    monkeypatch.setattr(command, "stream_generate", stream)
+    code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20")
+    assert code == 130 and "Generation: 5 tokens" in out
+
+
+MISTAKES = {
+    "empty prompt": (["-p", " "], "prompt is empty"),
+    "no prompt": ([], "-p/--prompt"),
+    "negative temperature": (["-p", "x", "--temp", "-1"], "temp"),
+    "top-p above 1": (["-p", "x", "--top-p", "1.5"], "top_p"),
+    "negative top-k": (["-p", "x", "--top-k", "-2"], "top_k"),
+    "negative seed": (["-p", "x", "--seed", "-2"], "seed"),
+    "block size 0": (["-p", "x", "--block-size", "0"], "block_size"),
+    "block size beyond training": (["-p", "x", "--block-size", "9"], "between 1 and 8"),
+    "block size without drafting": (["-p", "x", "--block-size", "4", "--no-draft"], "off"),
+    "max-tokens": (["-p", "x", "-m", "-2"], "max_tokens"),
+    "max-tokens is no number": (["-p", "x", "-m", "many"], "invalid int"),
+    "max-kv-size too small": (["-p", "x", "--max-kv-size", "10"], "max_kv_size"),
+    "prefill step": (["-p", "x", "--prefill-step-size", "0"], "prefill_step_size"),
+    "bias is no JSON": (["-p", "x", "--logit-bias", "{"], "--logit-bias"),
+    "bias is no object": (["-p", "x", "--logit-bias", "[1]"], "--logit-bias"),
+    "bias of no token": (["-p", "x", "--logit-bias", '{"a": 1}'], "--logit-bias"),
+    "bias beyond the vocabulary": (["-p", "x", "--logit-bias", '{"999": 1}'], "999"),
+    "penalty": (["-p", "x", "--repetition-penalty", "-1"], "repetition_penalty"),
+    "context size": (["-p", "x", "--presence-context-size", "0"], "presence_context_size"),
+    "empty stop": (["-p", "x", "--stop", ""], "stop"),
+    "system prompt without template": (["-p", "x", "--system-prompt", "y"], "chat template"),
+    "template options": (["-p", "x", "--chat-template-config", "{"], "--chat-template-config"),
+    "prompt beyond the context": (["-p", "x" * 5000], "context"),
+    "unknown end token": (["-p", "x", "--extra-eos-token", "nonesuch"], "--extra-eos-token"),
+    "unknown option": (["-p", "x", "--kv-bits", "4"], "--kv-bits"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_one_sentence_and_exit_code_2(mistake, pair, capsys):
+    arguments, words = MISTAKES[mistake]
+    code, out, err = run(capsys, *pair, *arguments)
+    assert code == 2 and out == ""
+    assert words in err and "Traceback" not in err
+
+
+def test_unknown_model(tmp_path, capsys):
+    code, out, err = run(capsys, "--model", str(tmp_path / "none"), "-p", "x")
+    assert (code, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1
+
+
+@pytest.mark.pair
+def test_embedded_pair_writes_a_python_function(target_folder, capsys):
+    prompt = "Write a Python function that returns the n-th Fibonacci number."
+    code, out, _ = run(capsys, "-p", prompt, "-m", "48")
+    assert code == 0 and "def " in out and "of block 8" in out
+    assert (
+        out.split("=" * 10)[1]
+        == run(capsys, "-p", prompt, "-m", "48", "--no-draft")[1].split("=" * 10)[1]
+    )

@@ -1,0 +1,146 @@
+"""Loading: what a user may get wrong is one sentence, and leaves no model tapped."""
+
+import json
+from pathlib import Path
+
+import mlx_lm
+import pytest
+from support.folders import save_drafter, save_target
+from support.plain import plain_greedy
+from support.tiny import tiny_model
+
+import dflash_mlx
+from dflash_mlx.errors import UserError
+from dflash_mlx.loading import load_drafter, make_pair
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    save_target(tmp_path / "target")
+    return tmp_path / "target"
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Path:
+    save_drafter(tmp_path / "drafter")
+    return tmp_path / "drafter"
+
+
+def test_pair_generates_what_the_target_alone_does(target, drafter):
+    model, tokenizer = dflash_mlx.load(target, draft_model=drafter)
+    prompt = tokenizer.encode("hello there")
+    responses = list(dflash_mlx.stream_generate(model, tokenizer, prompt, 30))
+    alone, _ = mlx_lm.load(str(target))
+    assert [r.token for r in responses] == plain_greedy(alone, prompt, len(responses))
+    assert responses[0].block_size == 8
+
+
+def test_target_alone_decodes_plainly(target):
+    model, tokenizer = dflash_mlx.load(target)
+    *_, last = dflash_mlx.stream_generate(model, tokenizer, "hello", 9)
+    assert dict(last.statistics.rounds) == {1: 9}
+
+
+def test_context_length_comes_from_the_config(target):
+    config = json.loads((target / "config.json").read_text()) | {"max_position_embeddings": 33}
+    (target / "config.json").write_text(json.dumps(config))
+    model, tokenizer = dflash_mlx.load(target)
+    *_, last = dflash_mlx.stream_generate(model, tokenizer, "hello", -1)
+    assert last.generation_tokens == 33 - len("hello")
+    assert last.finish_reason == "length"
+
+
+def test_tokenizer_config_is_passed_on(target):
+    _, tokenizer = dflash_mlx.load(target, tokenizer_config={"eos_token": "!"})
+    assert tokenizer.eos_token == "!"
+
+
+def refused(*args: object, **options: object) -> str:
+    with pytest.raises(UserError) as caught:
+        dflash_mlx.load(*args, **options)
+    message = str(caught.value)
+    assert "\n" not in message.strip() and len(message) < 600
+    return message
+
+
+def test_no_such_folder(tmp_path):
+    assert "no folder" in refused(tmp_path / "none")
+    assert "no folder" in refused("./none")
+
+
+def test_a_file_is_not_a_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "is a file" in refused(tmp_path / "file")
+
+
+def test_not_a_hub_id():
+    assert "neither a folder nor a valid Hub id" in refused("two words")
+
+
+def test_revision_of_a_folder(target):
+    assert "revision" in refused(target, revision="main")
+
+
+def test_drafter_without_target(drafter):
+    assert "without a target" in refused(draft_model=drafter)
+
+
+def test_draft_revision_without_drafter(target):
+    assert "without a draft model" in refused(target, draft_revision="main")
+
+
+def test_folder_without_config(target, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "config.json" in refused(tmp_path / "empty")
+    assert "config.json" in refused(target, draft_model=tmp_path / "empty")
+
+
+def test_adapter_folder_missing(target, tmp_path):
+    assert "no adapter folder" in refused(target, adapter_path=tmp_path / "none")
+
+
+@pytest.mark.parametrize("part", ["target", "drafter"])
+def test_truncated_weights(part, target, drafter):
+    file = (target if part == "target" else drafter) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert part in refused(target, draft_model=drafter)
+
+
+@pytest.mark.parametrize("part", ["target", "drafter"])
+def test_config_that_is_not_json(part, target, drafter):
+    ((target if part == "target" else drafter) / "config.json").write_text("{")
+    assert part in refused(target, draft_model=drafter)
+
+
+@pytest.mark.parametrize("part", ["target", "drafter"])
+def test_weights_missing(part, target, drafter):
+    ((target if part == "target" else drafter) / "model.safetensors").unlink()
+    assert part in refused(target, draft_model=drafter)
+
+
+def test_target_of_an_unknown_kind(target):
+    config = json.loads((target / "config.json").read_text()) | {"model_type": "nonesuch"}
+    (target / "config.json").write_text(json.dumps(config))
+    assert "nonesuch" in refused(target)
+
+
+def test_code_in_a_target_needs_trust(target):
+    config = json.loads((target / "config.json").read_text()) | {"model_file": "trap.py"}
+    (target / "config.json").write_text(json.dumps(config))
+    (target / "trap.py").write_text("raise SystemExit('code was run')")
+    assert "trust_remote_code" in refused(target)
+
+
+def test_drafter_for_another_target(target, tmp_path):
+    save_drafter(tmp_path / "other", num_target_layers=7)
+    message = refused(target, draft_model=tmp_path / "other")
+    assert "7 layers" in message and "has 3" in message
+
+
+def test_refused_drafter_leaves_the_model_as_it_was(tmp_path):
+    save_drafter(tmp_path / "other", num_target_layers=7)
+    model = tiny_model("llama", vocab_size=260)
+    classes = [type(layer) for layer in model.layers]
+    with pytest.raises(UserError):
+        make_pair(model, load_drafter(tmp_path / "other"))
+    assert [type(layer) for layer in model.layers] == classes

@@ -1,0 +1,144 @@
+"""The context K/V kernels' own source, run and compared with float64 and with unfused MLX."""
+
+import mlx.core as mx
+import pytest
+from metal_harness import KernelError, Metal
+from support.heads import EPS, Case, assert_as_exact, exact, unfused
+from support.pairs import tiny_drafter
+
+from dflash_mlx.cache.linear import LinearCache
+from dflash_mlx.drafter.model import Drafter
+from dflash_mlx.kernels import context_fragments, context_shared
+from dflash_mlx.kernels import context_kv as module
+from dflash_mlx.kernels.context_kv import context_kv
+
+pytestmark = pytest.mark.metal
+
+F32, F16, BF16 = mx.float32, mx.float16, mx.bfloat16
+FARTHEST = 131_072
+
+# Each entry is a set of pipelines that must be compiled, so the entries vary dtype, head size,
+# width, bits and group size at once; the rows vary within.
+WEIGHTS = {
+    "f32": {"dtype": F32, "head_dim": 128, "hidden": 512},
+    "f16": {"dtype": F16, "head_dim": 64, "hidden": 2560, "layers": 1},
+    "bf16": {"dtype": BF16, "head_dim": 128, "hidden": 4096, "layers": 1, "kv_heads": 1},
+    "bf16-4-64": {"dtype": BF16, "head_dim": 128, "hidden": 576, "bits": 4, "group_size": 64},
+    "f16-4-32": {"dtype": F16, "head_dim": 64, "hidden": 1024, "bits": 4, "group_size": 32},
+    "f32-4-128": {"dtype": F32, "head_dim": 64, "hidden": 768, "bits": 4, "group_size": 128},
+    "f32-8-64": {"dtype": F32, "head_dim": 128, "hidden": 512, "bits": 8, "group_size": 64},
+    "f16-8-128": {"dtype": F16, "head_dim": 128, "hidden": 1024, "bits": 8, "group_size": 128},
+    "bf16-8-32": {"dtype": BF16, "head_dim": 64, "hidden": 640, "bits": 8, "group_size": 32},
+}
+# Batch, rows, and the first position. Arrays of fewer than eight elements are passed differently.
+SHAPES = {
+    "rows": [(1, 1, 0), (3, 1, FARTHEST), (1, 4, 2000)],
+    "fragments": [(1, 5, 0), (1, 16, FARTHEST), (3, 10, 2000), (8, 4, 50_000)],
+    "epilogue": [(1, 33, FARTHEST), (3, 11, 2000)],
+}
+SMALL = {"layers": 1, "kv_heads": 1, "head_dim": 64}
+
+
+def check(metal: Metal, case: Case, path: str) -> None:
+    """Run ``case`` on a path, and hold its error against that of unfused MLX."""
+    found = metal.run(lambda: context_kv(*case.arguments, eps=EPS, path=path))
+    # An epilogue gets its products from MLX; the other kernels answer for their own.
+    theirs = unfused(case, exact_weights=path != "epilogue")
+    for ours, other, right in zip(found, theirs, exact(case), strict=True):
+        assert ours.dtype == case.dtype
+        assert_as_exact(ours, other, right)
+
+
+@pytest.mark.parametrize("path", ["rows", "fragments"])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_error(metal, path, weights):
+    for batch, rows, offset in SHAPES[path]:
+        check(metal, Case(**WEIGHTS[weights], batch=batch, rows=rows, offset=offset), path)
+
+
+# After the product the kinds of weights are all alike.
+@pytest.mark.parametrize("weights", ["f32", "f16", "bf16", "bf16-4-64"])
+def test_epilogue_error(metal, weights):
+    for batch, rows, offset in SHAPES["epilogue"]:
+        check(metal, Case(**WEIGHTS[weights], batch=batch, rows=rows, offset=offset), "epilogue")
+
+
+def test_every_number_of_rows(metal):
+    for rows in range(1, 33):
+        case = Case(**WEIGHTS["f32"], layers=1, rows=rows)
+        check(metal, case, "rows" if rows <= 4 else "fragments")
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_real_size(metal, bits):
+    """A block of 16 for the drafter of Qwen3-4B."""
+    case = Case(BF16, rows=16, layers=5, kv_heads=8, head_dim=128, hidden=2560, bits=bits)
+    check(metal, case, "fragments")
+    (launch,) = metal.launches
+    assert launch.grid == (256, 80, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "sizes"),
+    [
+        ("rows", {"batch": 3, "hidden": 128, "dtype": BF16}),
+        ("rows", {"rows": 4, "hidden": 64, "dtype": F16, "bits": 8}),
+        ("fragments", {"batch": 3, "rows": 5, "hidden": 320, "dtype": BF16, "bits": 4}),
+        ("fragments", {"rows": 19, "hidden": 192}),
+        ("epilogue", {"batch": 3, "rows": 3, "hidden": 64, "dtype": BF16}),
+    ],
+)
+def test_sanitizers_and_lint(metal, path, sizes):
+    case = Case(**SMALL, **sizes)
+    metal.check(lambda: context_kv(*case.arguments, eps=EPS, path=path))
+
+
+def test_whole_drafter(metal, monkeypatch):
+    """Through warm-up, choice and commit, a drafter's context is that of plain MLX."""
+    sizes = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "num_attention_heads": 2}
+    features = [mx.random.normal((3, rows, 128)) for rows in (40, 5, 1)]
+
+    def contexts(on_metal: bool) -> list[mx.array]:
+        monkeypatch.setattr(module, "on_metal", lambda: on_metal)
+        drafter = tiny_drafter(**sizes)
+        drafter.stack_context()
+        paths = [drafter.context_path(3 * f.shape[1]).name for f in features]
+        assert paths == (["epilogue", "fragments", "rows"] if on_metal else ["plain"] * 3)
+        return [x for cache in written(drafter, features) for x in (cache.keys, cache.values)]
+
+    for fused, plain in zip(metal.run(lambda: contexts(True)), contexts(False), strict=True):
+        assert mx.allclose(fused, plain, rtol=1e-3, atol=1e-3)
+    # The warm-up has compiled every pipeline that a round needs.
+    warm, rounds = metal.launches[: -len(features)], metal.launches[-len(features) :]
+    assert {launch.source for launch in rounds} <= {launch.source for launch in warm}
+
+
+def written(drafter: Drafter, features: list[mx.array]) -> list[LinearCache]:
+    """The context after all ``features``, committed in turn."""
+    context = drafter.make_context(mx.array([0, 3, 700]))
+    for chunk in features:
+        for cache in context:
+            cache.reserve(1024)
+        drafter.write_context(chunk, context)
+        for cache in context:
+            cache.offset = cache.offset + chunk.shape[1]
+    return context
+
+
+@pytest.mark.parametrize(
+    ("part", "count"), [((context_fragments, "_BODY"), 2), ((context_shared, "_FINISH"), 1)]
+)
+def test_every_barrier_is_needed(metal, monkeypatch, part, count):
+    case = Case(**SMALL, rows=5, hidden=256)
+    source = getattr(*part)
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+    before, *after = source.split(barrier)
+    assert len(after) == count
+    for missing in range(count):
+        broken = before + "".join(
+            ("" if i == missing else barrier) + piece for i, piece in enumerate(after)
+        )
+        monkeypatch.setattr(*part, broken)
+        with pytest.raises(KernelError) as caught:
+            metal.check(lambda: context_kv(*case.arguments, eps=EPS, path="fragments"))
+        assert caught.value.check == "race"

@@ -1,0 +1,74 @@
+"""Rounds of several sequences at once, each with its own length."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+
+from dflash_mlx.cache.linear import LinearCache, _stacked
+from dflash_mlx.decode.choose import Chooser
+from dflash_mlx.decode.prefill import prefill
+from dflash_mlx.decode.queue import RoundQueue
+from dflash_mlx.decode.round import Drafting
+from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.decode.state import State
+from dflash_mlx.target.target import Target
+
+
+def start(
+    target: Target, drafter: Drafting | None, prompts: Sequence[Sequence[int]]
+) -> tuple[State, list[int]]:
+    """Prefill each row by itself and adopt the rows as one batch."""
+    rows, contexts = [], []
+    for prompt in prompts:
+        caches = target.make_cache()
+        context = drafter.make_context(mx.array([0], mx.int32)) if drafter else None
+        prefill(target, drafter, prompt[:-1], caches, context, 64, lambda *_: None)
+        rows.append(caches)
+        contexts.append(context)
+    lengths = [len(p) - 1 for p in prompts]
+    offset = mx.array(lengths, mx.int32)
+    context = None
+    if drafter:
+        context = [_stack_context(list(layer), offset) for layer in zip(*contexts, strict=True)]
+    return State(
+        anchor=mx.array([p[-1] for p in prompts], mx.int32),
+        offset=offset,
+        caches=[LinearCache.adopt(layer) for layer in zip(*rows, strict=True)],
+        context=context,
+    ), lengths
+
+
+def _stack_context(rows: Sequence[LinearCache], offset: mx.array) -> LinearCache:
+    return LinearCache(
+        _stacked([r.keys for r in rows]),
+        _stacked([r.values for r in rows]),
+        offset,
+        mx.zeros_like(offset),
+    )
+
+
+def run(
+    target: Target,
+    drafter: Drafting | None,
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    block_size: int,
+    sampling: Sampling,
+) -> tuple[list[list[int]], list[list[int]], RoundQueue]:
+    """Emit at least ``n`` tokens a row, with one round queued ahead.
+
+    Returns:
+        The tokens of each row, the accepted drafts of each round and row, and the queue.
+    """
+    state, lengths = start(target, drafter, prompts)
+    chooser = Chooser(sampling, batch=len(prompts))
+    queue = RoundQueue(target, drafter, chooser, state, lengths)
+    emitted, accepted = [[] for _ in prompts], []
+    queue.submit(block_size)
+    while min(map(len, emitted)) < n:
+        queue.submit(block_size)
+        news = queue.read()
+        accepted.append(news.accepted)
+        for row, tokens in zip(emitted, news.tokens, strict=True):
+            row += tokens
+    return emitted, accepted, queue

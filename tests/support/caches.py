@@ -1,0 +1,47 @@
+"""What a prompt cache holds, seen from mlx-lm alone."""
+
+import copy
+from collections.abc import Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from dflash_mlx import Pair
+from support.pairs import respond, tokens_of
+from support.plain import plain_greedy
+from support.tokenizer import byte_tokenizer
+
+MAKERS = {
+    "ours": lambda pair: pair.make_prompt_cache(),
+    "stock": lambda pair: make_prompt_cache(pair.model),
+}
+
+
+def filled(model: nn.Module, tokens: Sequence[int]) -> list[KVCache]:
+    """A stock prompt cache with ``tokens``."""
+    cache = make_prompt_cache(model)
+    model(mx.array([tokens]), cache=cache)
+    return cache
+
+
+def assert_holds(model: nn.Module, cache: Sequence[KVCache], tokens: Sequence[int]) -> None:
+    """The cache is mlx-lm's, and holds the keys and values of ``tokens`` and no more."""
+    for ours, stock in zip(cache, filled(model, tokens), strict=True):
+        assert type(ours) is KVCache
+        assert ours.offset == len(tokens)
+        for a, b in zip(ours.keys_and_values(), stock.keys_and_values(), strict=True):
+            assert a.shape == b.shape
+            assert mx.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def assert_continues(
+    pair: Pair, cache: Sequence[KVCache], tokens: Sequence[int], truth: Sequence[int]
+) -> None:
+    """``cache`` holds ``tokens``, and ``truth`` follows: with mlx-lm on a copy, and with us."""
+    assert_holds(pair.model, cache, tokens)
+    stock = [copy.deepcopy(c) for c in cache]
+    assert plain_greedy(pair.model, truth[:1], len(truth) - 1, prompt_cache=stock) == truth[1:]
+    responses = respond(pair, byte_tokenizer(), truth[:1], len(truth) - 1, prompt_cache=cache)
+    assert tokens_of(responses) == truth[1:]
+    assert_holds(pair.model, cache, [*tokens, *truth])
