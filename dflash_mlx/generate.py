@@ -42,7 +42,8 @@ def stream_generate(
         sampler (callable): log-probabilities to tokens, as mlx-lm's ``make_sampler`` returns. The
             target's token is drawn with it, and drafts are accepted while they equal it.
         logits_processors (list): called as mlx-lm calls them, as functions of the tokens so far
-            alone: a row may be asked for more than once. Each round then waits for the last.
+            alone: a row may be asked for more than once, and after drafts that a processor itself
+            would forbid. Each round then waits for the last.
         logit_bias (dict), repetition_penalty, presence_penalty, frequency_penalty (float) and
             their ``…_context_size`` (int): as in ``mlx_lm.sample_utils.make_logits_processors``.
         stop (str or list): strings that end the text; they are not part of it.
@@ -101,7 +102,8 @@ def _stream(
     model: Pair, tokenizer: TokenizerWrapper, request: Request
 ) -> Iterator[GenerationResponse]:
     detokenizer, stops = tokenizer.detokenizer, StopStrings(request.stop)
-    statistics, clock = Statistics(), Clock(len(request.prompt))
+    kernels = model.drafter.kernels(request.block_size) if request.block_size > 1 else ""
+    statistics, clock = Statistics(kernels=kernels), Clock(len(request.prompt))
 
     def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
         return GenerationResponse(

@@ -103,6 +103,8 @@ def make_request(
     _check_callables("prompt_progress_callback", (progress,))
     tokens = _token_ids(model, tokenizer, prompt)
     cached = _cached_tokens(model, prompt_cache)
+    if sampler is not None and seed is not None:
+        raise UserError("A sampler draws from mx.random; seed that with mx.random.seed instead.")
     if seed is None:
         # Follows mx.random.seed, as mlx-lm's sampling does.
         seed = int(mx.random.randint(0, 2**31 - 1).item()) if temp else 0

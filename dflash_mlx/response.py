@@ -27,7 +27,7 @@ class GenerationResponse:
         finish_reason: ``"stop"`` or ``"length"`` on the last response, else None.
         accepted: accepted drafts of the token's round.
         block_size: rows the token's round verified, anchor included.
-        tau: mean tokens a round so far, bonus included.
+        tau: mean tokens a round so far, bonus included; a last round that is cut counts whole.
         statistics: counts over all rounds so far.
     """
 
@@ -70,12 +70,14 @@ class Clock:
 
 def report(response: GenerationResponse) -> str:
     """The statistics of a generation, for a person, from its last response."""
+    kernels = response.statistics.kernels
     return "\n".join(
         [
             f"Prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec",
             f"Generation: {response.generation_tokens} tokens, "
             f"{response.generation_tps:.3f} tokens-per-sec",
             response.statistics.summary(),
+            *([f"Drafter: {kernels}"] if kernels else []),
             f"Peak memory: {response.peak_memory:.3f} GB",
         ]
     )

@@ -11,10 +11,12 @@ class Statistics:
     Attributes:
         rounds: rounds by block size; 1 is plain decoding.
         accepted: rounds by number of accepted drafts.
+        kernels: which way the drafter's fused parts run and why, or empty without drafting.
     """
 
     rounds: Counter[int] = field(default_factory=Counter)
     accepted: Counter[int] = field(default_factory=Counter)
+    kernels: str = ""
 
     def add(self, block_size: int, accepted: int) -> None:
         """Count a round."""

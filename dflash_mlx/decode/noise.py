@@ -26,7 +26,10 @@ def _keys(seeds: mx.array, positions: mx.array) -> mx.array:
 def gumbel(seeds: mx.array, positions: mx.array, vocab: int) -> mx.array:
     """Gumbel noise ``[B, n, vocab]`` of the tokens at ``positions [B, n]``, one seed a row."""
     draw = mx.vmap(lambda key: mx.random.gumbel((vocab,), key=key))
-    return draw(_keys(seeds, positions)).reshape(*positions.shape, vocab)
+    noise = draw(_keys(seeds, positions)).reshape(*positions.shape, vocab)
+    # A uniform number of exactly 0 gives -inf, which would hide the only token that filters left.
+    # The least other value is -log(log(2**32)), above -4.
+    return mx.maximum(noise, -4.0)
 
 
 def uniform(seeds: mx.array, positions: mx.array) -> mx.array:

@@ -38,6 +38,11 @@ class BoundDrafter:
         self._known = rows < config.vocab_size if config.vocab_size < target.vocab_size else None
         mx.eval(self._mask_embedding)
 
+    def kernels(self, block_size: int) -> str:
+        """Which way the drafter's fused parts run in a round of one sequence, and why."""
+        drafter = self._drafter
+        return f"context K/V {drafter.context_path(block_size)}, block {drafter.block_path()}"
+
     def make_context(self, start: mx.array) -> list[LinearCache]:
         """Empty context K/V whose first row is at position ``start [B]``."""
         return self._drafter.make_context(start)

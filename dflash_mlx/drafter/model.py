@@ -100,7 +100,10 @@ class Drafter(nn.Module):
         """Stack every layer's K and V projection into one product, and drop the originals.
 
         A block's own K and V then come from views of the stacked weights: one copy in memory.
+        Doing it again changes nothing.
         """
+        if "kv_proj" in self.layers[0].self_attn:
+            return
         attentions = [layer.self_attn for layer in self.layers]
         stacked = stack_linears([p for a in attentions for p in (a.k_proj, a.v_proj)])
         norms = mx.stack([a.k_norm.weight for a in attentions])

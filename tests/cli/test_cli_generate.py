@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 from support.folders import save_drafter, save_target
 
@@ -32,6 +33,7 @@ def test_text_and_statistics(pair, capsys):
     code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20")
     assert code == 0
     assert "Generation: 20 tokens" in out and "of block 8, τ" in out and "Peak memory" in out
+    assert ("context K/V plain (not on a Metal device)" in out) is not mx.metal.is_available()
 
 
 def test_quiet_prints_the_text_alone(pair, capsys):

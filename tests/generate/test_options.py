@@ -95,6 +95,11 @@ def test_sampler_excludes_the_sampling_keywords(pair, option):
         stream_generate(pair, TOKENIZER, PROMPT, sampler=make_sampler(temp=0.5), **option)
 
 
+def test_sampler_excludes_a_seed(pair):
+    with pytest.raises(UserError, match=r"mx\.random\.seed"):
+        stream_generate(pair, TOKENIZER, PROMPT, sampler=make_sampler(temp=0.5), seed=1)
+
+
 def test_sampler_excludes_rejection(pair):
     with pytest.raises(UserError, match="rejection"):
         stream_generate(

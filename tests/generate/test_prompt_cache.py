@@ -13,7 +13,7 @@ from support.tokenizer import byte_tokenizer
 from dflash_mlx import stream_generate
 from dflash_mlx.decode.sampling import Sampling
 
-COUNTS = {"none": [0], "all": [3], "mixed": [2, 0, 3, 1]}
+COUNTS = {"all": [3], "mixed": [2, 0, 3, 1]}
 B = 4
 TOKENIZER = byte_tokenizer()
 model = functools.cache(tiny_model)

@@ -33,6 +33,9 @@ class OracleDrafter:
         self.block_size = block_size
         self.rounds = 0
 
+    def kernels(self, block_size: int) -> str:
+        return "none"
+
     def make_context(self, start: mx.array) -> list[LinearCache]:
         return [LinearCache(None, None, start, start)]
 

@@ -162,7 +162,6 @@ def test_plain_pair_can_share_a_tapped_model():
         assert tokens_of(respond(pair, byte_tokenizer(), prompt, 20)) == truth
 
 
-@pytest.mark.xfail(reason="a drafter's weights can be stacked once", strict=True)
 def test_same_drafter_can_be_paired_again():
     target, drafter = tiny_model(), tiny_drafter()
     prompt, truth = clear_case(target, 9, 20, Sampling())
