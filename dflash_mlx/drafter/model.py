@@ -142,9 +142,9 @@ class Drafter(nn.Module):
         The rows are written at the context's offset and not committed.
         """
         c = self.hidden_norm(self.fc(features.astype(self.dtype)))
-        keys, values = self._context(c, context[0].offset)
-        for layer, cache in enumerate(context):
-            cache.write(keys[layer], values[layer])
+        # Iterating splits them into views, where an index would launch a gather each.
+        for cache, keys, values in zip(context, *self._context(c, context[0].offset), strict=True):
+            cache.write(keys, values)
 
     def __call__(self, x: mx.array, context: list[LinearCache]) -> mx.array:
         """Hidden states ``[B, n, hidden]`` after the final norm, of one block.

@@ -96,7 +96,7 @@ def block_heads_plain(
     k, v = mx.split(kv.reshape(B, n, -1, norms.shape[1]), 2, axis=2)
     q, k = (
         norm_rope.norm_rope(x, norm, periods, offset, eps, traditional)
-        for x, norm in ((q, norms[0]), (k, norms[1]))
+        for x, norm in zip((q, k), norms, strict=True)
     )
     return q, k, v.transpose(0, 2, 1, 3)
 

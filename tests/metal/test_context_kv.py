@@ -43,7 +43,7 @@ def check(metal: Metal, case: Case, path: str) -> None:
     """Run ``case`` on a path, and hold its error against that of unfused MLX."""
     found = metal.run(lambda: context_kv(*case.arguments, eps=EPS, path=path))
     # An epilogue gets its products from MLX; the other kernels answer for their own.
-    theirs = unfused(case, exact_weights=path != "epilogue")
+    theirs = unfused(case, sequential=path != "epilogue")
     for ours, other, right in zip(found, theirs, exact(case), strict=True):
         assert ours.dtype == case.dtype
         assert_as_exact(ours, other, right)

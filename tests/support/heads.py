@@ -113,18 +113,16 @@ def exact_norm_rope(
     return rotated
 
 
-def unfused(case: Case, exact_weights: bool = False) -> tuple[mx.array, mx.array]:
+def unfused(case: Case, sequential: bool = False) -> tuple[mx.array, mx.array]:
     """Context keys and values as mlx-lm's layers would make them, one operation after another.
 
     Args:
         case: what is asked.
-        exact_weights: multiply quantized weights in float32. MLX's quantized product on the CPU
-            rounds so often in 16 bit that anything would pass beside it.
+        sequential: make the product as MLX's Metal kernels do, in float32, one column of the
+            weights after another, and round once. MLX's own product on a CPU depends on its BLAS,
+            which may sum in blocks, and in 16 bit rounds so often that anything would pass.
     """
-    products = case.projection(case.c)
-    if case.bits and exact_weights:
-        weight = mx.array(_dequantized(case.projection).astype(np.float32))
-        products = (case.c.astype(mx.float32) @ weight.T).astype(case.dtype)
+    products = _sequential_product(case) if sequential else case.projection(case.c)
     shape = (case.batch, case.rows, case.layers, 2, case.kv_heads, case.head_dim)
     products = products.reshape(shape).transpose(2, 3, 0, 4, 1, 5)
     keys = [
@@ -132,6 +130,16 @@ def unfused(case: Case, exact_weights: bool = False) -> tuple[mx.array, mx.array
         for x, norm in zip(products[:, 0], case.k_norm, strict=True)
     ]
     return mx.stack(keys), products[:, 1]
+
+
+def _sequential_product(case: Case) -> mx.array:
+    weight = _dequantized(case.projection) if case.bits else double(case.projection.weight)
+    columns = weight.T.astype(np.float32)
+    c = double(case.c).astype(np.float32)
+    product = np.zeros((*c.shape[:2], columns.shape[1]), np.float32)
+    for k, column in enumerate(columns):
+        product += c[..., k : k + 1] * column
+    return mx.array(product).astype(case.dtype)
 
 
 def unfused_norm_rope(

@@ -1,0 +1,126 @@
+"""Times of every kernel variant on a Metal GPU, at the sizes of the drafter of Qwen3-4B."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from dflash_mlx.kernels import block_heads, context_kv
+
+LAYERS, KV_HEADS, HEADS, HEAD_DIM, HIDDEN = 5, 8, 32, 128, 2560
+EPS = 1e-6
+ROWS = (1, 4, 8, 16, 32, 2048)
+DTYPES = (mx.bfloat16, mx.float16, mx.float32)
+BITS = (None, 4, 8)
+GROUP_SIZE = 64
+CALLS = 16
+"""Calls in one evaluation: so many that what an evaluation costs by itself is spread thin."""
+
+Call = Callable[[int], tuple[mx.array, ...]]
+
+
+def bandwidth(megabytes: int = 512, repeats: int = 9) -> dict[str, Any]:
+    """What this machine reads and writes when it only copies, in GB/s."""
+    x = mx.zeros(megabytes * 2**20 // 4, mx.float32)
+    mx.eval(x)
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        mx.eval(x + 1)
+        times.append(time.perf_counter() - begun)
+    return {"megabytes": megabytes, "gb_per_s": 2 * x.nbytes / median(times[2:]) / 1e9}
+
+
+def kernels(
+    cache_bytes: int = 256 * 2**20, repeats: int = 7, hidden: int = HIDDEN
+) -> list[dict[str, Any]]:
+    """One entry a path, dtype, kind of weights and number of rows.
+
+    Args:
+        cache_bytes: weights are cycled through copies of so many bytes in all, so that none of
+            them is found in a cache.
+        repeats: evaluations, of which the median is taken.
+        hidden: width of what is projected.
+    """
+    entries = []
+    for dtype in DTYPES:
+        for bits in BITS:
+            entries += _context_entries(dtype, bits, cache_bytes, repeats, hidden)
+        entries += _block_entries(dtype, repeats)
+    return entries
+
+
+def projection(dtype: mx.Dtype, bits: int | None, hidden: int) -> nn.Module:
+    """A random stacked context projection."""
+    linear = nn.Linear(hidden, LAYERS * 2 * KV_HEADS * HEAD_DIM, bias=False)
+    linear.set_dtype(dtype)
+    if bits:
+        linear = nn.QuantizedLinear.from_linear(linear, GROUP_SIZE, bits)
+    mx.eval(linear.parameters())
+    return linear
+
+
+def _context_entries(
+    dtype: mx.Dtype, bits: int | None, cache_bytes: int, repeats: int, hidden: int
+) -> list[dict[str, Any]]:
+    first = projection(dtype, bits, hidden)
+    weights = sum(w.nbytes for _, w in first.parameters().items())
+    copies = min(CALLS, max(1, -(-cache_bytes // weights)))
+    projections = [first, *(projection(dtype, bits, hidden) for _ in range(copies - 1))]
+    k_norm, periods = mx.ones((LAYERS, HEAD_DIM)), mx.ones(HEAD_DIM // 2)
+    offset = mx.array([1000], mx.int32)
+    entries = []
+    for rows in ROWS:
+        c = mx.random.normal((1, rows, hidden)).astype(dtype)
+        mx.eval(c, k_norm, periods, offset)
+        chosen = context_kv.choose_path(rows, dtype, first, k_norm, periods).name
+
+        for path in dict.fromkeys((chosen, "plain")):
+
+            def call(i: int, path: str = path, c: mx.array = c) -> tuple[mx.array, ...]:
+                use = projections[i % copies]
+                return context_kv.context_kv(c, use, k_norm, periods, offset, eps=EPS, path=path)
+
+            moved = weights + c.nbytes + sum(x.nbytes for x in call(0))
+            entry = {"kernel": f"context_kv {path}", "dtype": str(dtype).removeprefix("mlx.core.")}
+            entry |= {"bits": bits, "rows": rows, "bytes": moved}
+            entries.append(entry | _timed(call, moved, repeats))
+    return entries
+
+
+def _block_entries(dtype: mx.Dtype, repeats: int, n: int = 16) -> list[dict[str, Any]]:
+    q = mx.random.normal((1, n, HEADS * HEAD_DIM)).astype(dtype)
+    kv = mx.random.normal((1, n, 2 * KV_HEADS * HEAD_DIM)).astype(dtype)
+    norms, periods = mx.ones((2, HEAD_DIM)), mx.ones(HEAD_DIM // 2)
+    offset = mx.array([1000], mx.int32)
+    mx.eval(q, kv, norms, periods, offset)
+    chosen = block_heads.choose_path(dtype, norms, periods).name
+    entries = []
+    for path in dict.fromkeys((chosen, "plain")):
+
+        def call(_: int, path: str = path) -> tuple[mx.array, ...]:
+            return block_heads.block_heads(q, kv, norms, periods, offset, eps=EPS, path=path)
+
+        moved = 2 * (q.nbytes + kv.nbytes)
+        entry = {"kernel": f"block_heads {path}", "dtype": str(dtype).removeprefix("mlx.core.")}
+        entry |= {"bits": None, "rows": n, "bytes": moved}
+        entries.append(entry | _timed(call, moved, repeats))
+    return entries
+
+
+def _timed(call: Call, moved: int, repeats: int) -> dict[str, float]:
+    """Microseconds of one call among many and of one call alone, and the bandwidth among many."""
+
+    def seconds(count: int) -> float:
+        times = []
+        for _ in range(repeats + 2):
+            begun = time.perf_counter()
+            mx.eval([call(i) for i in range(count)])
+            times.append(time.perf_counter() - begun)
+        return median(times[2:])
+
+    each, alone = seconds(CALLS) / CALLS, seconds(1)
+    return {"us": 1e6 * each, "us_alone": 1e6 * alone, "gb_per_s": moved / each / 1e9}

@@ -1,0 +1,79 @@
+"""Pairs with the sizes of real ones and without their weights, to take graphs from.
+
+Every weight is one zero, broadcast: it has a shape, a dtype and no memory. Sizes are those of the
+config.json of Qwen/Qwen3-4B, Qwen/Qwen3-8B and of z-lab's DFlash drafters for them.
+"""
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_map
+from mlx_lm.models import qwen3
+
+from dflash_mlx import Pair
+from dflash_mlx.drafter.config import DrafterConfig, RopeConfig
+from dflash_mlx.drafter.model import Drafter
+from dflash_mlx.loading import make_pair
+
+GROUP_SIZE = 64
+BLOCK_SIZE = 16
+COMMON = {
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+}
+SIZES = {
+    "4B": {"hidden_size": 2560, "intermediate_size": 9728},
+    "8B": {"hidden_size": 4096, "intermediate_size": 12288},
+}
+TIED = {"4B": True, "8B": False}
+TARGET_LAYERS = 36
+DRAFTER_LAYERS = 5
+TAPS = (1, 9, 17, 25, 33)
+THETA = 1_000_000.0
+
+
+def qwen3_pair(size: str, bits: int | None) -> Pair:
+    """A pair as large as Qwen3-``size`` and its drafter.
+
+    Args:
+        size: ``"4B"`` or ``"8B"``.
+        bits: of both models' weights, in groups of 64, with bfloat16 scales; None is bfloat16.
+    """
+    sizes = COMMON | SIZES[size]
+    args = qwen3.ModelArgs(
+        model_type="qwen3",
+        num_hidden_layers=TARGET_LAYERS,
+        tie_word_embeddings=TIED[size],
+        rope_theta=THETA,
+        **sizes,
+    )
+    config = DrafterConfig(
+        target_hidden_size=sizes["hidden_size"],
+        num_hidden_layers=DRAFTER_LAYERS,
+        block_size=BLOCK_SIZE,
+        mask_token_id=151669,
+        target_layer_ids=TAPS,
+        num_target_layers=TARGET_LAYERS,
+        rope=RopeConfig(
+            rope_type="default", theta=THETA, factor=1.0, attention_factor=1.0, traditional=False
+        ),
+        attention_bias=False,
+        has_mask_embedding=False,
+        **sizes,
+    )
+    return make_pair(weightless(qwen3.Model(args), bits), weightless(Drafter(config), bits))
+
+
+def weightless(model: nn.Module, bits: int | None) -> nn.Module:
+    """``model`` in bfloat16, quantized to ``bits``, each weight one zero."""
+    model.set_dtype(mx.bfloat16)
+    if bits:
+        nn.quantize(model, GROUP_SIZE, bits)
+    model.update(
+        tree_map(lambda w: mx.broadcast_to(mx.zeros((), w.dtype), w.shape), model.parameters())
+    )
+    mx.eval(model.parameters())
+    return model
