@@ -79,7 +79,9 @@ class RoundQueue:
         # One array a round is read: the tokens, with the accepted count behind them.
         news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)
         extra = [] if verdict.logprobs is None else [verdict.logprobs]
-        mx.async_eval(news, *self.state.arrays(), *extra)
+        # async_eval returns when a few last operations are left. The buffers come first, so that
+        # the head's long product is among those, and the host works on while it runs.
+        mx.async_eval(*self.state.arrays(), news, *extra)
         self._flight.append((block_size, news, verdict.logprobs))
 
     def read(self) -> HostRound:

@@ -52,6 +52,6 @@ class State:
             buffer.offset = self.offset
 
     def arrays(self) -> list[mx.array]:
-        """Everything that the next round reads, to be evaluated together."""
+        """Everything that the next round reads, to be evaluated together; buffers first."""
         parts = [a for b in self.buffers for a in (b.keys, b.values)]
-        return [self.anchor, self.offset, *parts]
+        return [*parts, self.anchor, self.offset]
