@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from numbers import Real
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from .cache.adopt import StockCache, describe
 from .decode.choose import LogitsProcessor
 from .decode.penalties import Penalties
 from .decode.sampling import Sampling
@@ -34,7 +34,7 @@ class Request:
     """
 
     prompt: list[int]
-    cache: list[KVCache] | None
+    cache: list[StockCache] | None
     max_tokens: int
     block_size: int
     draft: bool
@@ -72,7 +72,7 @@ def make_request(
     frequency_context_size: int = 20,
     stop: str | Sequence[str] = (),
     logprobs: bool = False,
-    prompt_cache: list[KVCache] | None = None,
+    prompt_cache: list[StockCache] | None = None,
     max_kv_size: int | None = None,
     prefill_step_size: int = 2048,
     prompt_progress_callback: Callable[[int, int], None] | None = None,
@@ -188,7 +188,7 @@ def _token_ids(
     return tokens
 
 
-def _cached_tokens(model: Pair, cache: list[KVCache] | None) -> int:
+def _cached_tokens(model: Pair, cache: list[StockCache] | None) -> int:
     """Tokens that a prompt cache already holds."""
     if cache is None:
         return 0
@@ -197,9 +197,11 @@ def _cached_tokens(model: Pair, cache: list[KVCache] | None) -> int:
             f"The prompt cache has {len(cache)} layers, but the target has "
             f"{model.target.num_layers}."
         )
-    if kinds := sorted({type(c).__name__ for c in cache} - {KVCache.__name__}):
+    found, needed = (list(map(describe, x)) for x in (cache, model.target.make_cache()))
+    if found != needed:
         raise UserError(
-            f"The prompt cache holds {', '.join(kinds)}; this version continues KVCache only."
+            f"The prompt cache holds {', '.join(sorted(set(found)))}, but the target's layers need "
+            f"{', '.join(sorted(set(needed)))}, each at its place."
         )
     if rows := {c.keys.shape[0] for c in cache if c.keys is not None} - {1}:
         raise UserError(f"The prompt cache holds a batch of {max(rows)}; one sequence is needed.")

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
 
-from .cache.linear import LinearCache
+from .cache.adopt import StockCache, adopt
 from .cache.prompt import PromptCache
 from .decode.choose import Chooser
 from .decode.history import History
@@ -94,7 +93,7 @@ def _start(model: Pair, request: Request) -> RoundQueue:
     state = State(
         anchor=mx.array([anchor], mx.int32),
         offset=mx.array([length], mx.int32),
-        caches=[LinearCache.adopt([c]) for c in caches],
+        caches=[adopt([c]) for c in caches],
         context=context,
         history=history,
     )
@@ -108,7 +107,7 @@ def _start(model: Pair, request: Request) -> RoundQueue:
 
 
 def _hand_back(
-    queue: RoundQueue, length: int, caches: list[KVCache], drafter: Drafting | None
+    queue: RoundQueue, length: int, caches: list[StockCache], drafter: Drafting | None
 ) -> None:
     """Leave the first ``length`` tokens in the caller's prompt cache."""
     if length > queue.lengths[0]:

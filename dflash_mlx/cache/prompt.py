@@ -4,8 +4,8 @@ import weakref
 from collections.abc import Iterable, Sequence
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
 
+from .adopt import StockCache
 from .linear import LinearCache
 
 
@@ -19,7 +19,7 @@ class PromptCache(list):
         caches: stock caches, one a layer.
     """
 
-    def __init__(self, caches: Iterable[KVCache]):
+    def __init__(self, caches: Iterable[StockCache]):
         super().__init__(caches)
         self._context: Sequence[LinearCache] | None = None
         self._end = 0

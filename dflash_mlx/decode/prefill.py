@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
 
+from ..cache.adopt import StockCache
 from ..cache.linear import LinearCache
 from ..target.target import Target
 from .round import Drafting
@@ -14,7 +14,7 @@ def prefill(
     target: Target,
     drafter: Drafting | None,
     tokens: Sequence[int],
-    caches: list[KVCache],
+    caches: list[StockCache],
     context: list[LinearCache] | None,
     step_size: int,
     progress: Callable[[int, int], None],

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ..cache.adopt import Buffer
 from ..cache.linear import LinearCache
 from .history import History
 
@@ -24,13 +25,13 @@ class State:
 
     anchor: mx.array
     offset: mx.array
-    caches: Sequence[LinearCache]
+    caches: Sequence[Buffer]
     context: Sequence[LinearCache] | None = None
     history: History | None = None
     committed: mx.array | None = None
 
     @property
-    def buffers(self) -> list[LinearCache]:
+    def buffers(self) -> list[Buffer]:
         return [*self.caches, *(self.context or ())]
 
     def reserve(self, rows: int) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 
-from ..cache.linear import LinearCache
+from ..cache.adopt import Buffer, StockCache
 from ..errors import UserError
 from .families import family_of
 from .taps import Taps
@@ -50,7 +50,8 @@ class Target:
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
         x = self._stack.embed_tokens(ids)
-        return x * self.hidden_size**0.5 if self.family.embed_scale else x
+        scale = self.family.embed_scale
+        return x * scale(self.hidden_size, x.dtype) if scale else x
 
     def head(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states that are already normed, softcapped as the target's own are."""
@@ -64,7 +65,7 @@ class Target:
         return logits
 
     def forward(
-        self, ids: mx.array, caches: Sequence[LinearCache]
+        self, ids: mx.array, caches: Sequence[Buffer] | Sequence[StockCache]
     ) -> tuple[mx.array, mx.array | None]:
         """One forward over ``ids [B, n]``.
 
@@ -85,7 +86,7 @@ class Target:
             return logits, None
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
-    def make_cache(self) -> list[KVCache]:
+    def make_cache(self) -> list[StockCache]:
         """Empty stock caches, one a layer."""
         return make_prompt_cache(self.model)
 

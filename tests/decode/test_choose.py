@@ -19,7 +19,7 @@ from support.chance import (
 from support.plain import clear_case
 from support.tiny import VOCAB, tiny_model
 
-from dflash_mlx.cache.linear import LinearCache
+from dflash_mlx.cache.adopt import adopt
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.queue import RoundQueue
 from dflash_mlx.decode.round import run_round
@@ -63,7 +63,7 @@ def generate(prompts, drafter, sampling, n, block_size):
         state = State(
             anchor=mx.array([p[-1] for p in prompts], mx.int32),
             offset=mx.array(lengths, mx.int32),
-            caches=[LinearCache.adopt(layer) for layer in zip(*rows, strict=True)],
+            caches=[adopt(layer) for layer in zip(*rows, strict=True)],
         )
         chooser = Chooser(sampling, batch=len(prompts))
         queue = RoundQueue(target, drafter, chooser, state, lengths)

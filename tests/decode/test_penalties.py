@@ -8,7 +8,8 @@ from mlx_lm.sample_utils import make_logits_processors
 from support.chance import MarkovTarget, RandomDrafter, collect, trials
 from support.tiny import tiny_model
 
-from dflash_mlx.cache.linear import GROWTH, LinearCache
+from dflash_mlx.cache.adopt import adopt
+from dflash_mlx.cache.linear import GROWTH
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.history import History
 from dflash_mlx.decode.penalties import Penalties
@@ -127,7 +128,7 @@ def rounds(target, drafter, chooser, prompt, n, block_size, history):
     if length:
         target.forward(mx.array([prompt[:-1]]), caches)
     offset = mx.array([length], mx.int32)
-    ours = [LinearCache.adopt([c]) for c in caches]
+    ours = [adopt([c]) for c in caches]
     state = State(mx.array(prompt[-1:], mx.int32), offset, ours, history=history)
     queue, emitted, ahead = RoundQueue(target, drafter, chooser, state, [length]), [], 1
     if chooser.processors:

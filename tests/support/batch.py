@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
+from dflash_mlx.cache.adopt import adopt
 from dflash_mlx.cache.linear import LinearCache, _stacked
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.prefill import prefill
@@ -33,7 +34,7 @@ def start(
     return State(
         anchor=mx.array([p[-1] for p in prompts], mx.int32),
         offset=offset,
-        caches=[LinearCache.adopt(layer) for layer in zip(*rows, strict=True)],
+        caches=[adopt(layer) for layer in zip(*rows, strict=True)],
         context=context,
     ), lengths
 

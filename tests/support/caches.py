@@ -8,6 +8,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from dflash_mlx import Pair
+from dflash_mlx.cache.adopt import StockCache
 from support.pairs import respond, tokens_of
 from support.plain import plain_greedy
 from support.tokenizer import byte_tokenizer
@@ -18,25 +19,33 @@ MAKERS = {
 }
 
 
-def filled(model: nn.Module, tokens: Sequence[int]) -> list[KVCache]:
+def filled(model: nn.Module, tokens: Sequence[int]) -> list[StockCache]:
     """A stock prompt cache with ``tokens``."""
     cache = make_prompt_cache(model)
     model(mx.array([tokens]), cache=cache)
     return cache
 
 
-def assert_holds(model: nn.Module, cache: Sequence[KVCache], tokens: Sequence[int]) -> None:
+def recent(cache: StockCache) -> list[mx.array]:
+    """Keys and values in the order of their tokens, as many as the cache promises to keep."""
+    if type(cache) is KVCache:
+        return cache.keys_and_values()
+    parts = [cache._temporal_order(part) for part in (cache.keys, cache.values)]
+    return [part[:, :, -min(cache.offset, cache.max_size) :] for part in parts]
+
+
+def assert_holds(model: nn.Module, cache: Sequence[StockCache], tokens: Sequence[int]) -> None:
     """The cache is mlx-lm's, and holds the keys and values of ``tokens`` and no more."""
     for ours, stock in zip(cache, filled(model, tokens), strict=True):
-        assert type(ours) is KVCache
+        assert type(ours) is type(stock)
         assert ours.offset == len(tokens)
-        for a, b in zip(ours.keys_and_values(), stock.keys_and_values(), strict=True):
+        for a, b in zip(recent(ours), recent(stock), strict=True):
             assert a.shape == b.shape
             assert mx.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def assert_continues(
-    pair: Pair, cache: Sequence[KVCache], tokens: Sequence[int], truth: Sequence[int]
+    pair: Pair, cache: Sequence[StockCache], tokens: Sequence[int], truth: Sequence[int]
 ) -> None:
     """``cache`` holds ``tokens``, and ``truth`` follows: with mlx-lm on a copy, and with us."""
     assert_holds(pair.model, cache, tokens)

@@ -43,6 +43,15 @@ FAMILIES = {
         "tie_word_embeddings": False,
     },
     "gemma": {},
+    "gemma3_text": {"sliding_window": 8, "sliding_window_pattern": 2, "num_hidden_layers": 4},
+    "gpt_oss": {
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 8,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+    },
     "gemma2": {"query_pre_attn_scalar": 8.0},
 }
 

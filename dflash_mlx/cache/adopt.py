@@ -1,0 +1,32 @@
+"""Which buffer takes over which of mlx-lm's caches."""
+
+from collections.abc import Sequence
+
+from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+from .linear import LinearCache
+from .ring import RingCache
+
+StockCache = KVCache | RotatingKVCache
+Buffer = LinearCache | RingCache
+
+
+def adopt(rows: Sequence[StockCache]) -> Buffer:
+    """Take over the same layer's stock caches, one a batch row; they stay as they are."""
+    kind = RingCache if isinstance(rows[0], RotatingKVCache) else LinearCache
+    return kind.adopt(rows)
+
+
+def describe(cache: object) -> str:
+    """A cache's kind, and what it forgets."""
+    if isinstance(cache, RotatingKVCache):
+        return f"RotatingKVCache(max_size={cache.max_size}, keep={cache.keep})"
+    return type(cache).__name__
+
+
+def unsupported(caches: Sequence[object]) -> list[str]:
+    """Descriptions of those ``caches`` that no buffer takes over."""
+    ours = (KVCache, RotatingKVCache)
+    return sorted(
+        {describe(c) for c in caches if type(c) not in ours or (type(c) is ours[1] and c.keep)}
+    )
