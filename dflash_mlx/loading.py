@@ -1,5 +1,6 @@
 """Load a target and its drafter from folders, the Hub, or the embedded default pair."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,12 @@ def load(
     if embedded and mx.default_device() == mx.cpu:
         # The CPU backend is fast in float32 alone.
         model, drafter = _float32(model), _float32(drafter)
+    elif mx.default_device() == mx.cpu and Target(model).dtype != mx.float32:
+        warnings.warn(
+            f"The target runs in {Target(model).dtype} on the CPU, where MLX is fast in float32 "
+            "alone; expect seconds a token.",
+            stacklevel=2,
+        )
     return make_pair(model, drafter, _context_length(config)), tokenizer
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import mlx.core as mx
 import mlx_lm
 import pytest
 from support.folders import save_drafter, save_target
@@ -53,6 +54,15 @@ def test_context_length_comes_from_the_config(target):
 def test_tokenizer_config_is_passed_on(target):
     _, tokenizer = dflash_mlx.load(target, tokenizer_config={"eos_token": "!"})
     assert tokenizer.eos_token == "!"
+
+
+@pytest.mark.skipif(mx.default_device() != mx.cpu, reason="about the CPU backend")
+def test_16_bit_on_the_cpu_is_warned_of(target):
+    weights = mx.load(str(target / "model.safetensors"))
+    narrow = {k: w.astype(mx.bfloat16) for k, w in weights.items()}
+    mx.save_safetensors(str(target / "model.safetensors"), narrow, {"format": "mlx"})
+    with pytest.warns(UserWarning, match="bfloat16 on the CPU"):
+        dflash_mlx.load(target)
 
 
 def refused(*args: object, **options: object) -> str:
