@@ -7,9 +7,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import save_model
 
-from dflash_mlx.drafter.config import DrafterConfig, RopeConfig
+from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 
+from .pairs import tiny_config
 from .tiny import SIZES, tiny_model
 from .tokenizer import byte_tokenizer
 
@@ -28,29 +29,8 @@ def save_target(folder: Path, **changes: object) -> nn.Module:
 
 
 def drafter_config(**changes: object) -> DrafterConfig:
-    """A drafter for the tiny target, of two layers and two taps."""
-    fields = {
-        "hidden_size": SIZES["hidden_size"],
-        "target_hidden_size": SIZES["hidden_size"],
-        "intermediate_size": 40,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "rms_norm_eps": 1e-6,
-        "vocab_size": VOCAB,
-        "block_size": 8,
-        "mask_token_id": 259,
-        "target_layer_ids": (0, 2),
-        "num_target_layers": SIZES["num_hidden_layers"],
-        "rope": RopeConfig(
-            rope_type="default", theta=10000.0, factor=1.0, attention_factor=1.0, traditional=False
-        ),
-        "attention_bias": False,
-        "max_position_embeddings": 4096,
-        "has_mask_embedding": False,
-    }
-    return DrafterConfig(**(fields | changes))
+    """A drafter's config that fits the saved target."""
+    return tiny_config(**({"vocab_size": VOCAB, "mask_token_id": VOCAB - 1} | changes))
 
 
 def save_drafter(folder: Path, **changes: object) -> None:
