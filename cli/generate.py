@@ -10,11 +10,15 @@ from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
+from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError
 from ..generate import stream_generate
 from ..loading import load
+from ..request import at_least_one, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
+
+_PENALTIES = ("repetition", "presence", "frequency")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -122,7 +126,7 @@ def _add_sampling_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--logit-bias", default="{}", help="JSON object from token id to a number to add"
     )
-    for name in ("repetition", "presence", "frequency"):
+    for name in _PENALTIES:
         group.add_argument(f"--{name}-penalty", type=float, help=f"{name} penalty (default: none)")
         group.add_argument(
             f"--{name}-context-size",
@@ -142,12 +146,13 @@ def run(args: argparse.Namespace) -> int:
         UserError: an option is wrong, or a model cannot be loaded.
     """
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if any(0xD800 <= ord(character) < 0xE000 for character in prompt):
+        raise UserError("The prompt is not valid UTF-8 text.")
     if not prompt.strip():
         raise UserError("The prompt is empty; give some text.")
     template_options = _json_object("--chat-template-config", args.chat_template_config)
     options = _generation_options(args)
-    # A wrong value should not wait for a model to load.
-    Sampling(args.temp, args.top_p, args.top_k, args.min_p, args.seed or 0)
+    _check_before_loading(args)
     model, tokenizer = load(
         args.model,
         args.draft_model,
@@ -158,13 +163,25 @@ def run(args: argparse.Namespace) -> int:
         tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
     )
     for token in args.extra_eos_token:
-        try:
-            tokenizer.add_eos_token(token)
-        except ValueError as error:
-            raise UserError(f"--extra-eos-token: {error}.") from error
+        known = token.isdecimal() or token in tokenizer.get_vocab()
+        if not known:
+            raise UserError(f"--extra-eos-token: the target has no token {token!r}.")
+        tokenizer.add_eos_token(token)
     tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
     responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
     return _print(responses, args.quiet)
+
+
+def _check_before_loading(args: argparse.Namespace) -> None:
+    """A wrong value should not wait for a model to load."""
+    Sampling(args.temp, args.top_p, args.top_k, args.min_p, args.seed or 0)
+    names = [f"{kind}_{part}" for kind in _PENALTIES for part in ("penalty", "context_size")]
+    Penalties(**{name: getattr(args, name) for name in names})
+    check_max_tokens(args.max_tokens)
+    at_least_one("prefill_step_size", args.prefill_step_size)
+    if args.max_kv_size is not None:
+        at_least_one("max_kv_size", args.max_kv_size)
+    stop_strings(args.stop)
 
 
 def _print(responses: Iterator[GenerationResponse], quiet: bool) -> int:
@@ -239,9 +256,11 @@ def _prompt_tokens(
             return_dict=False,
             **template_options,
         )
-    except TemplateError as error:
-        # A template may refuse, for example, a system message.
-        raise UserError(f"The target's chat template refuses the messages: {error}.") from error
+    except (TemplateError, TypeError, ValueError) as error:
+        # A template may refuse, for example, a system message, or not know an option.
+        raise UserError(
+            f"The target's chat template cannot be applied with these options: {error}."
+        ) from error
 
 
 class _Progress:

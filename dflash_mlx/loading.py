@@ -11,14 +11,26 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model, load_model
 
 from .convert.cached import convert_cached
+from .convert.json_file import read_json_object
 from .drafter.bound import BoundDrafter, check_pair
-from .drafter.config import DrafterConfig
+from .drafter.config import MODEL_TYPE, DrafterConfig
 from .drafter.model import Drafter
 from .embedded.pair import embedded_drafter, embedded_target
 from .errors import UserError
 from .hub import MODEL_FILES, fetch
 from .pair import Pair
 from .target.target import Target
+
+# What a config or weights that do not fit raise in mlx-lm, transformers and safetensors.
+_LOADING_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def load(
@@ -115,7 +127,7 @@ def load_drafter(path: Path) -> Drafter:
         raise
     except (ValueError, RuntimeError, FileNotFoundError) as error:
         raise UserError(
-            f"The drafter in {path} cannot be loaded: {error} Convert it again."
+            f"The drafter in {path} cannot be loaded ({_brief(error)}). Convert it again."
         ) from error
     return drafter
 
@@ -128,6 +140,11 @@ def _load_target(
 ) -> tuple[nn.Module, TokenizerWrapper, dict[str, Any]]:
     if not (path / "config.json").is_file():
         raise UserError(f"{path} holds no config.json, so it is not a model folder.")
+    config = read_json_object(path / "config.json")
+    if config.get("model_type") == MODEL_TYPE or "DFlashDraftModel" in str(
+        config.get("architectures")
+    ):
+        raise UserError(f"{path} holds a drafter, not a target; give it as the draft model.")
     if adapter_path is not None and not Path(adapter_path).is_dir():
         raise UserError(f"There is no adapter folder {adapter_path}.")
     try:
@@ -138,9 +155,21 @@ def _load_target(
             return_config=True,
             trust_remote_code=trust_remote_code,
         )
-    except (ValueError, RuntimeError, KeyError, TypeError, OSError) as error:
-        # What mlx-lm, transformers and safetensors raise for a config or weights they cannot use.
-        raise UserError(f"mlx-lm cannot load the target in {path}: {error}") from error
+    except _LOADING_ERRORS as error:
+        raise _unloadable(path, adapter_path, error) from error
+
+
+def _unloadable(path: Path, adapter_path: str | Path | None, error: Exception) -> UserError:
+    adapters = f" with the adapters in {adapter_path}" if adapter_path is not None else ""
+    return UserError(
+        f"mlx-lm cannot load the target in {path}{adapters} ({_brief(error)}); check that its "
+        "files are complete and of a model that mlx-lm knows."
+    )
+
+
+def _brief(error: Exception) -> str:
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first.rstrip('.')}"
 
 
 def _float32(model: nn.Module) -> nn.Module:

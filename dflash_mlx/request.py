@@ -126,14 +126,15 @@ def make_request(
             frequency_context_size,
         ),
         processors=tuple(processors),
-        stop=_stop_strings(stop),
+        stop=stop_strings(stop),
         logprobs=logprobs,
-        prefill_step_size=_at_least_one("prefill_step_size", prefill_step_size),
+        prefill_step_size=at_least_one("prefill_step_size", prefill_step_size),
         progress=progress,
     )
 
 
-def _at_least_one(name: str, value: int) -> int:
+def at_least_one(name: str, value: int) -> int:
+    """The value, checked to be a whole number above 0."""
     if not (isinstance(value, int) and value > 0):
         raise UserError(f"{name} must be a whole number from 1 up, not {value}.")
     return value
@@ -210,10 +211,15 @@ def _cached_tokens(model: Pair, cache: list[StockCache] | None) -> int:
     return cache[0].offset
 
 
-def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | None) -> int:
-    """How many tokens may be emitted, after ``prompt_end`` tokens of prompt and prompt cache."""
+def check_max_tokens(max_tokens: int) -> None:
+    """Check that ``max_tokens`` is -1, for no limit, or not negative."""
     if not isinstance(max_tokens, int) or max_tokens < -1:
         raise UserError(f"max_tokens must be -1 (no limit) or from 0 up, not {max_tokens}.")
+
+
+def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | None) -> int:
+    """How many tokens may be emitted, after ``prompt_end`` tokens of prompt and prompt cache."""
+    check_max_tokens(max_tokens)
     room = float("inf") if max_tokens < 0 else max_tokens
     if model.context_length is not None:
         if prompt_end >= model.context_length:
@@ -222,7 +228,7 @@ def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | No
                 f"context is {model.context_length}; shorten it."
             )
         room = min(room, model.context_length - prompt_end)
-    if max_kv_size is not None and prompt_end + room > _at_least_one("max_kv_size", max_kv_size):
+    if max_kv_size is not None and prompt_end + room > at_least_one("max_kv_size", max_kv_size):
         raise UserError(
             f"max_kv_size {max_kv_size} is less than prompt and max_tokens together "
             f"({prompt_end} + {room}), which needs a rotating cache; this version has none. Raise "
@@ -251,7 +257,8 @@ def _block_size(model: Pair, draft: bool, block_size: int | None) -> int:
     return block_size
 
 
-def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """The strings that end a text, checked."""
     stops = (stop,) if isinstance(stop, str) else stop
     if not isinstance(stops, Sequence) or not all(isinstance(s, str) for s in stops):
         raise UserError(f"stop must be a string or a list of strings, not {stop!r}.")

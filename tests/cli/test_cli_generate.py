@@ -132,6 +132,8 @@ MISTAKES = {
     "template options": (["-p", "x", "--chat-template-config", "{"], "--chat-template-config"),
     "prompt beyond the context": (["-p", "x" * 5000], "context"),
     "unknown end token": (["-p", "x", "--extra-eos-token", "nonesuch"], "--extra-eos-token"),
+    "template option": (["-p", "x", "--chat-template-config", "[]"], "--chat-template-config"),
+    "prompt in another encoding": (["-p", "\udcff"], "UTF-8"),
     "unknown option": (["-p", "x", "--kv-bits", "4"], "--kv-bits"),
 }
 

@@ -128,6 +128,28 @@ def test_weights_missing(part, target, drafter):
     assert part in refused(target, draft_model=drafter)
 
 
+@pytest.mark.parametrize("content", ["[]", "null", "{}"])
+def test_config_that_says_nothing(target, content):
+    (target / "config.json").write_text(content)
+    refused(target)
+
+
+def test_config_of_no_heads(target):
+    config = json.loads((target / "config.json").read_text()) | {"num_attention_heads": 0}
+    (target / "config.json").write_text(json.dumps(config))
+    assert "target" in refused(target)
+
+
+def test_drafter_given_as_target(drafter):
+    assert "holds a drafter" in refused(drafter)
+
+
+def test_adapter_without_a_config(target, tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    assert "adapter" in refused(target, adapter_path=tmp_path / "adapter")
+
+
 def test_target_of_an_unknown_kind(target):
     config = json.loads((target / "config.json").read_text()) | {"model_type": "nonesuch"}
     (target / "config.json").write_text(json.dumps(config))
