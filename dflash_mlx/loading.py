@@ -125,7 +125,7 @@ def load_drafter(path: Path) -> Drafter:
         mx.eval(drafter.parameters())
     except UserError:
         raise
-    except (ValueError, RuntimeError, FileNotFoundError) as error:
+    except _LOADING_ERRORS as error:
         raise UserError(
             f"The drafter in {path} cannot be loaded ({_brief(error)}). Convert it again."
         ) from error

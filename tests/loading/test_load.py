@@ -144,6 +144,12 @@ def test_drafter_given_as_target(drafter):
     assert "holds a drafter" in refused(drafter)
 
 
+def test_drafter_with_half_a_quantization(target, drafter):
+    config = json.loads((drafter / "config.json").read_text()) | {"quantization": {"bits": 4}}
+    (drafter / "config.json").write_text(json.dumps(config))
+    assert "drafter" in refused(target, draft_model=drafter)
+
+
 def test_adapter_without_a_config(target, tmp_path):
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
