@@ -27,7 +27,7 @@ def stages(pair: dflash_mlx.Pair, prompt: list[int], times: int = 15) -> dict[st
     drafts = chooser.draft(drafter.draft(state.anchor, n, state.context), state)
     block = mx.concatenate([state.anchor[:, None], drafts.tokens], axis=1)
     logits, features = target.forward(block, state.caches)
-    mx.eval(block, logits, features, state.arrays())
+    mx.eval(block, logits, features, state.anchor, state.arrays())
 
     def draft() -> list[mx.array]:
         return [chooser.draft(drafter.draft(state.anchor, n, state.context), state).tokens]

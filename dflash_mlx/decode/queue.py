@@ -79,9 +79,10 @@ class RoundQueue:
         # One array a round is read: the tokens, with the accepted count behind them.
         news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)
         extra = [] if verdict.logprobs is None else [verdict.logprobs]
-        # async_eval returns when a few last operations are left. The buffers come first, so that
-        # the head's long product is among those, and the host works on while it runs.
-        mx.async_eval(*self.state.arrays(), news, *extra)
+        # async_eval returns when few of its operations are left. In a call of their own, the head
+        # and the choice are what the device is busy with while the host builds the next round.
+        mx.async_eval(*self.state.arrays())
+        mx.async_eval(self.state.anchor, self.state.offset, news, *extra)
         self._flight.append((block_size, news, verdict.logprobs))
 
     def read(self) -> HostRound:

@@ -53,6 +53,5 @@ class State:
             buffer.offset = self.offset
 
     def arrays(self) -> list[mx.array]:
-        """Everything that the next round reads, to be evaluated together; buffers first."""
-        parts = [a for b in self.buffers for a in (b.keys, b.values)]
-        return [*parts, self.anchor, self.offset]
+        """What the buffers hold: all that the next round reads, but for anchor and offset."""
+        return [a for b in self.buffers for a in (b.keys, b.values)]
