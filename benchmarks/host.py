@@ -47,7 +47,7 @@ class Start:
     def __init__(self, pair: dflash_mlx.Pair, prompt: list[int], rows: int):
         stock = pair.target.make_cache()
         context = pair.drafter.make_context(mx.array([0], mx.int32))
-        prefill(pair.target, pair.drafter, prompt[:-1], stock, context, 2048, lambda *_: None)
+        prefill(pair.target, pair.drafter, prompt[:-1], stock, context, 0, 2048, lambda *_: None)
         self._offset = mx.array([len(prompt) - 1], mx.int32)
         self._anchor = mx.array([prompt[-1]], mx.int32)
         self._buffers = [*(LinearCache.adopt([c]) for c in stock), *context]

@@ -33,7 +33,7 @@ def peak_mb(pair: dflash_mlx.Pair, length: int) -> float:
     mx.reset_peak_memory()
     caches = target.make_cache()
     context = drafter.make_context(mx.array([0], mx.int32)) if drafter else None
-    prefill(target, drafter, tokens, caches, context, 2048, lambda *_: None)
+    prefill(target, drafter, tokens, caches, context, 0, 2048, lambda *_: None)
     return (mx.get_peak_memory() - held) / 1e6
 
 

@@ -43,7 +43,7 @@ def stages(pair: dflash_mlx.Pair, tokens: list[int], block_size: int) -> dict[st
     target, drafter, chooser = pair.target, pair.drafter, Chooser(Sampling())
     caches = target.make_cache()
     context = drafter.make_context(mx.array([0], mx.int32))
-    prefill(target, drafter, tokens[:-1], caches, context, 2048, lambda *_: None)
+    prefill(target, drafter, tokens[:-1], caches, context, 0, 2048, lambda *_: None)
     offset = mx.array([len(tokens) - 1], mx.int32)
     adopted = [LinearCache.adopt([c]) for c in caches]
     state = State(mx.array([tokens[-1]], mx.int32), offset, adopted, context)

@@ -23,6 +23,7 @@ class Request:
     Attributes:
         prompt: token ids, at least one.
         cache: the prompt cache to continue and to leave behind, or None for a fresh one.
+        cached_tokens: how many tokens it holds.
         max_tokens: how many tokens to emit at most.
         block_size: rows a round verifies; 1 decodes plainly.
         draft: whether features are projected for a drafter.
@@ -35,6 +36,7 @@ class Request:
 
     prompt: list[int]
     cache: list[StockCache] | None
+    cached_tokens: int
     max_tokens: int
     block_size: int
     draft: bool
@@ -112,6 +114,7 @@ def make_request(
     return Request(
         prompt=tokens,
         cache=prompt_cache,
+        cached_tokens=cached,
         max_tokens=_budget(model, cached + len(tokens), max_tokens, max_kv_size),
         block_size=_block_size(model, draft, block_size),
         draft=draft and model.drafter is not None,

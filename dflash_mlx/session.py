@@ -77,7 +77,7 @@ def _start(model: Pair, request: Request) -> RoundQueue:
     """Prefill all of the prompt but its last token, which is the first round's anchor."""
     target, drafter = model.target, model.drafter if request.draft else None
     caches = model.make_prompt_cache() if request.cache is None else request.cache
-    begin = caches[0].offset
+    begin = request.cached_tokens
     context = None
     if drafter is not None:
         if isinstance(caches, PromptCache):
@@ -85,7 +85,8 @@ def _start(model: Pair, request: Request) -> RoundQueue:
         context = context or drafter.make_context(mx.array([begin], mx.int32))
 
     *prompt, anchor = request.prompt
-    prefill(target, drafter, prompt, caches, context, request.prefill_step_size, request.progress)
+    step, progress = request.prefill_step_size, request.progress
+    prefill(target, drafter, prompt, caches, context, begin, step, progress)
     length = begin + len(prompt)
     history = None
     if request.penalties.look_back:
@@ -117,4 +118,4 @@ def _hand_back(
         ours.hand_back(0, length, stock)
     if isinstance(caches, PromptCache):
         caches.keep_context(state.context, length, drafter)
-    mx.eval([c.state[:2] for c in caches])
+    mx.eval([c.state for c in caches])

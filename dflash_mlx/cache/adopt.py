@@ -1,14 +1,33 @@
 """Which buffer takes over which of mlx-lm's caches."""
 
 from collections.abc import Sequence
+from typing import Protocol, Self
 
+import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
 from .linear import LinearCache
 from .ring import RingCache
 
 StockCache = KVCache | RotatingKVCache
-Buffer = LinearCache | RingCache
+
+
+class Buffer(Protocol):
+    """What takes over one layer's stock caches, and what a round asks of it.
+
+    Beyond this it answers whatever calls mlx-lm's layer makes of its cache.
+    """
+
+    @classmethod
+    def adopt(cls, rows: Sequence[StockCache]) -> Self: ...
+
+    def reserve(self, rows: int) -> None: ...
+
+    def commit(self, offset: mx.array, accepted: mx.array) -> None: ...
+
+    def arrays(self) -> list[mx.array]: ...
+
+    def hand_back(self, row: int, length: int, cache: StockCache) -> None: ...
 
 
 def adopt(rows: Sequence[StockCache]) -> Buffer:

@@ -54,6 +54,14 @@ class LinearCache:
         keys, values = _stacked([c.keys for c in rows]), _stacked([c.values for c in rows])
         return cls(keys, values, offset)
 
+    def commit(self, offset: mx.array, accepted: mx.array) -> None:
+        """Move on to ``offset [B]``, past the anchor and ``accepted [B]`` drafts of a round."""
+        self.offset = offset
+
+    def arrays(self) -> list[mx.array]:
+        """What the next forward reads, to be evaluated."""
+        return [self.keys, self.values]
+
     def hand_back(self, row: int, length: int, cache: KVCache) -> None:
         """Make ``cache`` a stock cache of this buffer's ``row`` with ``length`` committed rows."""
         if self.keys is not None:

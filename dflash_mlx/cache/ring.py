@@ -66,6 +66,14 @@ class RingCache:
             laid_out.append(empty)
         return mx.concatenate(laid_out)
 
+    def commit(self, offset: mx.array, accepted: mx.array) -> None:
+        """Move on to ``offset [B]``, past the anchor and ``accepted [B]`` drafts of a round."""
+        self.offset = offset
+
+    def arrays(self) -> list[mx.array]:
+        """What the next forward reads, to be evaluated."""
+        return [self.keys, self.values]
+
     def hand_back(self, row: int, length: int, cache: RotatingKVCache) -> None:
         """Make ``cache`` a stock cache of this ring's ``row`` with ``length`` committed rows."""
         if self.keys is not None:

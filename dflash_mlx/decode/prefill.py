@@ -16,6 +16,7 @@ def prefill(
     tokens: Sequence[int],
     caches: list[StockCache],
     context: list[LinearCache] | None,
+    begin: int,
     step_size: int,
     progress: Callable[[int, int], None],
 ) -> None:
@@ -30,17 +31,18 @@ def prefill(
         tokens: prompt tokens, without the anchor.
         caches: stock caches of one sequence, filled in place.
         context: context K/V of the same sequence, filled and committed in place.
+        begin: how many tokens the caches hold already.
         step_size: rows a chunk.
         progress: called with the rows done and all rows, the anchor included, as mlx-lm does.
     """
     total = len(tokens) + 1
     progress(0, total)
-    for begin in range(0, len(tokens), step_size):
-        chunk = mx.array([tokens[begin : begin + step_size]])
+    for done in range(0, len(tokens), step_size):
+        chunk = mx.array([tokens[done : done + step_size]])
         _, features = target.forward(chunk, caches)
-        arrays = [c.state[:2] for c in caches]
+        arrays = [c.state for c in caches]
         if context is not None:
-            written = caches[0].offset
+            written = begin + done + chunk.shape[1]
             for cache in context:
                 cache.reserve(written)
             drafter.write_context(features, context)
@@ -50,4 +52,4 @@ def prefill(
         del features
         mx.eval(arrays)
         mx.clear_cache()
-        progress(begin + chunk.shape[1], total)
+        progress(done + chunk.shape[1], total)

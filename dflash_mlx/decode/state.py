@@ -50,8 +50,8 @@ class State:
         self.anchor = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
         self.offset = self.offset + accepted + 1
         for buffer in self.buffers:
-            buffer.offset = self.offset
+            buffer.commit(self.offset, accepted)
 
     def arrays(self) -> list[mx.array]:
         """What the buffers hold: all that the next round reads, but for anchor and offset."""
-        return [a for b in self.buffers for a in (b.keys, b.values)]
+        return [array for buffer in self.buffers for array in buffer.arrays()]

@@ -32,7 +32,7 @@ def peak(length, taps):
         held = mx.get_active_memory()
         mx.reset_peak_memory()
         tokens = [i % 97 for i in range(length)]
-        prefill(pair.target, pair.drafter, tokens, caches, context, CHUNK, lambda *_: None)
+        prefill(pair.target, pair.drafter, tokens, caches, context, 0, CHUNK, lambda *_: None)
         return mx.get_peak_memory() - held
 
 

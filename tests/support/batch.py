@@ -23,7 +23,7 @@ def start(
     for prompt in prompts:
         caches = target.make_cache()
         context = drafter.make_context(mx.array([0], mx.int32)) if drafter else None
-        prefill(target, drafter, prompt[:-1], caches, context, 64, lambda *_: None)
+        prefill(target, drafter, prompt[:-1], caches, context, 0, 64, lambda *_: None)
         rows.append(caches)
         contexts.append(context)
     lengths = [len(p) - 1 for p in prompts]
