@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..drafter.config import RopeConfig
+from ..drafter.rope_config import RopeConfig
 from ..errors import UserError
 
 # Keys of rope_parameters by type, as in transformers' modeling_rope_utils.

@@ -10,7 +10,7 @@ from tiny_checkpoint import tiny_config
 
 from dflash_mlx.convert.plan import expected_tensors
 from dflash_mlx.convert.zlab import parse
-from dflash_mlx.drafter.config import RopeConfig
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.errors import UserError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
