@@ -36,7 +36,8 @@ class WindowCache:
         self.view = 0
         self._window = window
         self._block_size = block_size
-        self._slots = round_up(window + block_size, VIEW)
+        # A block beyond the offset, and two rounds that were in flight when a generation stopped.
+        self._slots = round_up(window + 3 * block_size, VIEW)
 
     @classmethod
     def stack(cls, rows: Sequence["WindowCache"]) -> "WindowCache":

@@ -8,7 +8,7 @@ from support.plain_drafter import PlainDrafter
 
 SLIDING = ("sliding_attention", "sliding_attention")
 MIXED = ("full_attention", "sliding_attention")
-# A ring has 64 slots or a multiple: 56 and the block's 8 fill it to the last.
+# A ring has 64 slots or a multiple: 40 and three blocks of 8 fill it to the last.
 CASES = {
     "full": {},
     "causal": {"causal_layers": (True, True)},
@@ -16,7 +16,7 @@ CASES = {
     "row": {"layer_types": SLIDING, "sliding_window": 12},
     "row, shorter than the block": {"layer_types": MIXED, "sliding_window": 3},
     "row, causal": {"layer_types": SLIDING, "sliding_window": 5, "causal_layers": (True, True)},
-    "row, full ring": {"layer_types": SLIDING, "sliding_window": 56},
+    "row, full ring": {"layer_types": SLIDING, "sliding_window": 40},
     "row, one": {"layer_types": SLIDING, "sliding_window": 1},
     "anchor": {"layer_types": MIXED, "sliding_window": 12, "window_rule": "anchor"},
     "anchor, shorter than the block": {
@@ -30,7 +30,7 @@ CASES = {
         "window_rule": "anchor",
         "causal_layers": (True, False),
     },
-    "anchor, full ring": {"layer_types": SLIDING, "sliding_window": 56, "window_rule": "anchor"},
+    "anchor, full ring": {"layer_types": SLIDING, "sliding_window": 40, "window_rule": "anchor"},
     "adapter": {"has_hidden_dim_adapter": True, "target_hidden_size": 24},
     "adapter of as many": {"has_hidden_dim_adapter": True},
     "narrow taps": {"target_hidden_size": 24},
