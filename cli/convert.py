@@ -9,7 +9,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``convert`` command."""
     parser = subparsers.add_parser(
         "convert",
-        help="convert a DFlash drafter to MLX format",
         description=(
             "Convert a z-lab DFlash v1 checkpoint (PyTorch safetensors) to an MLX drafter: "
             "config.json, model.safetensors and a model card."

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError
-from ..generate import stream_generate
+from ..generation import stream_generate
 from ..loading import load
 from ..request import at_least_one, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
@@ -25,7 +25,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``generate`` command."""
     parser = subparsers.add_parser(
         "generate",
-        help="generate text from a prompt",
         description=(
             "Generate text with a target and its drafter. Without --model the embedded default "
             "pair is used (SmolLM2-135M-Instruct, fetched once, 93 MB)."
