@@ -15,6 +15,7 @@ from ..errors import UserError
 COMMANDS = {
     "generate": "generate text from a prompt",
     "convert": "convert a DFlash drafter to MLX format",
+    "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",
 }
 """The modules of this package that are commands. One is imported when it is chosen."""
 
