@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "generate text from a prompt",
     "convert": "convert a DFlash drafter to MLX format",
     "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",
+    "verify": "prove that drafting does not change the text",
 }
 """The modules of this package that are commands. One is imported when it is chosen."""
 
