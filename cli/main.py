@@ -17,6 +17,7 @@ COMMANDS = {
     "convert": "convert a DFlash drafter to MLX format",
     "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",
     "verify": "prove that drafting does not change the text",
+    "doctor": "look at machine, software, caches and memory",
 }
 """The modules of this package that are commands. One is imported when it is chosen."""
 
