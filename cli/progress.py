@@ -1,15 +1,24 @@
 """One line on the terminal that says what is going on; nothing where nobody watches."""
 
+import threading
 from types import TracebackType
 
 from tqdm import tqdm
 
 
 class Progress:
-    """A bar on standard error. It is off when that is not a terminal."""
+    """A bar on standard error, whose clock runs. It is off when that is not a terminal."""
 
     def __init__(self, unit: str):
         self._bar = tqdm(disable=None, leave=False, unit=unit, dynamic_ncols=True)
+        self._closed = threading.Event()
+        if not self._bar.disable:
+            threading.Thread(target=self._run_clock, daemon=True).start()
+
+    def _run_clock(self) -> None:
+        """Show every second that something goes on: a long prompt may take a minute."""
+        while not self._closed.wait(1.0):
+            self._bar.refresh()
 
     def expect(self, total: int) -> None:
         """Count from here to ``total``."""
@@ -32,4 +41,5 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._closed.set()
         self._bar.close()

@@ -23,7 +23,7 @@ class Run:
         prompt_tokens: tokens of the prompt.
         tokens: emitted tokens, the end token included.
         finish_reason: ``"stop"`` or ``"length"``.
-        seconds: of the whole generation.
+        seconds: until the last token was there.
         first_token_seconds: until the first token was there.
         prompt_tps: prompt tokens a second, until the first token was there.
         decode_tps: tokens a second after the first round, over the time after it; None if the text
@@ -98,10 +98,10 @@ def measure(arm: Arm, case: Case, max_tokens: int, repeat: int) -> tuple[Run, li
     first, tokens, drafted = None, [], []
     # The responses are not kept: mlx-lm's hold the log-probabilities of the whole vocabulary.
     for last in arm.stream(case.tokens, max_tokens):
-        first = first or time.perf_counter()
+        ended = time.perf_counter()
+        first = first or ended
         tokens.append(last.token)
         drafted.append(last.from_draft)
-    ended = time.perf_counter()
     peak = mx.get_peak_memory()
 
     rounds = tokens_per_round(drafted)

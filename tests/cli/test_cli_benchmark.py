@@ -7,7 +7,9 @@ import pytest
 from support.folders import save_drafter, save_target
 from support.reports import made_report
 
+from dflash_mlx import stream_generate
 from dflash_mlx.cli.main import main
+from dflash_mlx.measure import arms as ways
 from dflash_mlx.measure import benchmark as loop
 from dflash_mlx.measure.run import measure
 
@@ -178,3 +180,21 @@ def test_draft_model_with_another_tokenizer(pair, folder, capsys):
 def test_block_sizes_without_a_drafter(pair, capsys):
     code, _, err = run(capsys, *pair[:2], *QUICK, "--block-sizes", "4")
     assert code == 2 and "--draft-model" in err
+
+
+def test_auto_is_passed_on(pair, capsys, monkeypatch):
+    asked = []
+
+    def stream(*arguments, block_size=None, **options):
+        asked.append(block_size)
+        size = 4 if block_size == "auto" else block_size
+        return stream_generate(*arguments, block_size=size, **options)
+
+    monkeypatch.setattr(ways, "stream_generate", stream)
+    code, out, _ = run(capsys, *pair, *QUICK, "--block-sizes", "2,auto")
+    assert code == 0 and "block auto" in out and {None, 2, "auto"} == set(asked)
+
+
+def test_prompt_that_is_longer_than_a_context_is_left_out(pair, capsys):
+    code, out, _ = run(capsys, *pair, *QUICK[2:], "--kinds", "code,chat", "--context", "60")
+    assert code == 0 and "Left out code-1 at 60 tokens" in out and "block 8, code" not in out
