@@ -10,7 +10,13 @@ class Progress:
     """A bar on standard error, whose clock runs. It is off when that is not a terminal."""
 
     def __init__(self, unit: str):
-        self._bar = tqdm(disable=None, leave=False, unit=unit, dynamic_ncols=True)
+        self._bar = tqdm(
+            disable=None,
+            leave=False,
+            unit=unit,
+            dynamic_ncols=True,
+            bar_format="{desc} [{elapsed}]",
+        )
         self._closed = threading.Event()
         if not self._bar.disable:
             threading.Thread(target=self._run_clock, daemon=True).start()
@@ -21,7 +27,8 @@ class Progress:
             self._bar.refresh()
 
     def expect(self, total: int) -> None:
-        """Count from here to ``total``."""
+        """Count from here to ``total``, and show tqdm's own bar."""
+        self._bar.bar_format = None
         self._bar.reset(total)
 
     def announce(self, text: str) -> None:
