@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..decode.sampling import ACCEPTANCE, Sampling
@@ -53,8 +54,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--context",
         metavar="N,…",
         default="0",
-        help="also measure prompts that other text makes this many tokens long; 0 is the prompt "
-        "as it is, as in 0,4096,16384 (default: 0)",
+        help="lengths of the prompts in tokens, to which other text before them fills them up; 0 "
+        "takes them as they are, as in 0,4096,16384 (default: 0)",
     )
     amount.add_argument(
         "--repeats", type=int, default=3, help="runs of each arm on each prompt (default: 3)"
@@ -216,15 +217,22 @@ def _arms(
     arms = our_arms(pair, tokenizer, choice, sizes)
     draft_model = None
     if args.mlx_draft_model is not None:
-        draft_pair, draft_tokenizer = load(args.mlx_draft_model)
-        if draft_tokenizer.vocab_size != tokenizer.vocab_size:
-            raise UserError(
-                f"{args.mlx_draft_model} has another tokenizer than the target "
-                f"({draft_tokenizer.vocab_size} tokens, not {tokenizer.vocab_size})."
-            )
-        draft_model = draft_pair.model
+        draft_model = _load_draft_model(args.mlx_draft_model, tokenizer)
     theirs = mlx_lm_arms(pair.model, tokenizer, choice, draft_model, args.num_draft_tokens)
     return [*arms, *theirs[args.no_mlx_lm :]], notes
+
+
+def _load_draft_model(name: str, tokenizer: TokenizerWrapper) -> nn.Module:
+    try:
+        pair, own_tokenizer = load(name)
+    except UserError as error:
+        raise UserError(f"--mlx-draft-model: {error}") from error
+    if own_tokenizer.vocab_size != tokenizer.vocab_size:
+        raise UserError(
+            f"{name} has another tokenizer than the target ({own_tokenizer.vocab_size} tokens, not "
+            f"{tokenizer.vocab_size})."
+        )
+    return pair.model
 
 
 def _default_sizes(largest: int) -> list[BlockSize]:

@@ -1,7 +1,8 @@
 """A report as tables: the same ones in the terminal, in Markdown and on the page."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .arms import PLAIN
@@ -35,12 +36,13 @@ def tables(report: Report) -> list[Table]:
     if len(report.kinds) > 1:
         kinds = [(kind, [r for r in report.runs if r.kind == kind]) for kind in report.kinds]
         found.append(_ratios(report, "÷ plain, by kind of text", kinds))
+        found.append(_taus(report, kinds))
     if len(report.contexts) > 1:
         contexts = [(n, [r for r in report.runs if r.context == n]) for n in report.contexts]
         columns = [(context_name(n), runs) for n, runs in contexts]
         found.append(_ratios(report, "÷ plain, by length of the prompt", columns))
         found.append(_speeds(report, columns))
-    found.append(_acceptance(report))
+    found += [_acceptance(report), _block_sizes(report)]
     return [table for table in found if table.rows]
 
 
@@ -95,6 +97,11 @@ def _ratios(report: Report, title: str, columns: Columns) -> Table:
     return _by_column(report, title, columns, lambda s: spread(s.ratio, ".2f"))
 
 
+def _taus(report: Report, columns: Columns) -> Table:
+    drafting = replace(report, arms=[a for a in report.arms if acceptance(report.runs, a)])
+    return _by_column(drafting, "τ, by kind of text", columns, lambda s: spread(s.tau, ".2f"))
+
+
 def _speeds(report: Report, columns: Columns) -> Table:
     title = "Decode tok/s, by length of the prompt"
     return _by_column(report, title, columns, lambda s: spread(s.decode_tps, ".1f"))
@@ -119,6 +126,20 @@ def _acceptance(report: Report) -> Table:
     ]
     headers = ["arm", *map(str, range(1, longest + 1))]
     return Table("Accepted drafts, by position in the block", headers, rows)
+
+
+def _block_sizes(report: Report) -> Table:
+    """How often each size ran, of the arms that chose their size themselves."""
+    counts = {arm: Counter[str]() for arm in report.arms}
+    for run in report.runs:
+        counts[run.arm].update(run.block_rounds)
+    counts = {arm: found for arm, found in counts.items() if len(found) > 1}
+    sizes = sorted({size for found in counts.values() for size in found}, key=int)
+    rows = [
+        [arm, *(f"{found[size] / found.total():.0%}" for size in sizes)]
+        for arm, found in counts.items()
+    ]
+    return Table("Share of rounds, by block size", ["arm", *sizes], rows)
 
 
 def context_name(context: int) -> str:

@@ -167,6 +167,7 @@ def test_tables_in_both_forms_have_the_same_cells():
     assert titles == [
         "All prompts",
         "÷ plain, by kind of text",
+        "τ, by kind of text",
         "÷ plain, by length of the prompt",
         "Decode tok/s, by length of the prompt",
         "Accepted drafts, by position in the block",
@@ -181,11 +182,20 @@ def test_tables_in_both_forms_have_the_same_cells():
     assert "block 3 | 2.00 | 0.50 |" in markdown_report(report)
 
 
+def test_sizes_that_an_arm_chose_itself():
+    sizes = ({"1": 1, "4": 3}, {"4": 2, "16": 2})
+    runs = [drafting_run("block auto", f"a-{i}", 1.0, block_rounds=s) for i, s in enumerate(sizes)]
+    report = made_report(runs=[made_run(), *runs], arms=["plain", "block auto"])
+    (table,) = (t for t in tables(report) if t.title == "Share of rounds, by block size")
+    assert table.headers == ["arm", "1", "4", "16"]
+    assert table.rows == [["block auto", "12%", "62%", "25%"]]
+
+
 def test_page_stands_alone():
     report = made_report(notes=["<script>alert(1)</script> & more"])
     text = page(report)
     found = Page(text)
-    assert found.tags.count("svg") == 4 and found.tags.count("table") == 5
+    assert found.tags.count("svg") == 4 and found.tags.count("table") == 6
     assert not {"script", "link", "img", "iframe", "object"} & set(found.tags)
     assert not {"src", "href", "xlink:href"} & {name for name, _ in found.attributes}
     assert not any(word in text for word in ("http:", "https:", "@import", "url(", "NaN", "inf"))
