@@ -29,8 +29,7 @@ def check_blas() -> Finding | None:
     text = (
         f"MLX's float32 matrix products run {rates}: it uses the slow reference BLAS that its "
         "wheel brings. Install OpenBLAS (on Debian or Ubuntu: sudo apt install "
-        "libopenblas0-pthread) and start with LD_PRELOAD=libopenblas.so.0, as in "
-        "`LD_PRELOAD=libopenblas.so.0 dflash-mlx doctor`."
+        "libopenblas0-pthread) and put LD_PRELOAD=libopenblas.so.0 before each command."
     )
     return Finding("blas", "advice", text, data)
 

@@ -166,8 +166,8 @@ def heading(report: Report) -> list[str]:
     }
     lines = [f"{title}: {_model(model)}" for title, model in names.items() if model]
     lines += [
-        f"{settings['choice']}, {settings['max_tokens']} tokens at most, "
-        f"{settings['prompts']} prompts, {settings['repeats']} repetitions; {report.date}",
+        f"{settings['choice']}; prompts: {settings['prompts']}, repetitions: "
+        f"{settings['repeats']}, tokens at most: {settings['max_tokens']}; {report.date}",
         f"{machine['chip']}, {machine['memory_gb']:g} GB, {machine['system']}, "
         f"{machine['device']}, Python {machine['python']}, {versions}",
     ]

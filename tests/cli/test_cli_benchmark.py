@@ -81,7 +81,7 @@ def test_target_alone_and_without_mlx_lm(pair, capsys):
 def test_own_prompts(pair, capsys, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"kind": "haiku", "prompt": "Old pond."}\n')
     code, out, _ = run(capsys, *pair, "--prompts", tmp_path / "p.jsonl", *QUICK[4:])
-    assert code == 0 and "1 prompts" in out
+    assert code == 0 and "prompts: 1" in out
     code, _, err = run(capsys, *pair, "--prompts", tmp_path / "p.jsonl", "--kinds", "code")
     assert code == 2 and "haiku" in err
 
