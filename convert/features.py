@@ -63,7 +63,6 @@ FEATURES = (
     Feature("biases in the MLP", ("mlp_bias",)),
     Feature("a drafter without taps", ("use_aux_hidden_state",), (None, True)),
     Feature("an activation other than silu", ("hidden_act",), (None, "silu")),
-    Feature("quantized weights", ("quantization_config", "quantization", "compression_config")),
 )
 FEATURE_KEYS = frozenset(key for feature in FEATURES for key in feature.keys)
 
@@ -112,9 +111,6 @@ _TENSOR_MARKS = {
     "lm_head.": "its own head",
     "d2t": "a reduced draft vocabulary",
     "t2d": "a reduced draft vocabulary",
-    "_scale": "quantized weights",
-    "weight_packed": "quantized weights",
-    "qweight": "quantized weights",
 }
 
 

@@ -11,6 +11,7 @@ from ..errors import UserError
 from . import zlab
 from .json_file import read_json_object
 from .plan import MASK_EMBEDDING, expected_tensors
+from .quantization import declared_quantization
 from .source import MASK_FILE, Source, fetch_weights
 from .torch_file import read_mask_embedding
 from .weights import Checkpoint, check_tensors, open_checkpoint
@@ -50,15 +51,15 @@ def read_raw(source: Source) -> RawDrafter:
     """
     if is_mlx_format(source):
         raise UserError("This drafter is already in MLX format; use it as it is.")
-    if (source.folder / "hf_quant_config.json").is_file():
-        raise UserError(
-            "This drafter has quantized weights (hf_quant_config.json), which this version does "
-            "not run; use an unquantized checkpoint."
-        )
+    raw_config = read_json_object(source.folder / "config.json")
+    modelopt = source.folder / "hf_quant_config.json"
+    declared = declared_quantization(
+        raw_config, read_json_object(modelopt) if modelopt.is_file() else None
+    )
     # Whether there is a mask embedding is known only when the weights are here.
-    config = zlab.parse(read_json_object(source.folder / "config.json"), has_mask_embedding=True)
+    config = zlab.parse(raw_config, has_mask_embedding=True)
     fetch_weights(source)
-    checkpoint = open_checkpoint(source.folder)
+    checkpoint = open_checkpoint(source.folder, declared)
     mask_file = source.folder / MASK_FILE
     in_weights = MASK_EMBEDDING in checkpoint.tensors
     if mask_file.is_file() and in_weights:

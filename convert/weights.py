@@ -12,9 +12,11 @@ import mlx.core as mx
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
+from .encodings import Encoded, decoded, logical_tensors
 from .features import feature_of_tensor
 from .json_file import read_json_object
 from .plan import Expected, explain_shape
+from .quantization import Declared
 from .safetensors_file import TensorInfo, read_header
 
 _DTYPES = ("F16", "BF16", "F32")
@@ -28,23 +30,29 @@ class Checkpoint:
 
     Attributes:
         files: The weight files.
-        tensors: Every tensor by its name without ``prefix``.
+        tensors: Every tensor by its name without ``prefix``, quantized ones as what they stand for.
         prefix: ``"model."`` if all names in the files start with it, else empty.
+        encoded: How to decode the quantized ones.
+        dropped: Tensors of the files that are left out, each with the reason.
     """
 
     files: tuple[Path, ...]
     tensors: dict[str, TensorInfo]
     prefix: str
+    encoded: dict[str, Encoded]
+    dropped: dict[str, str]
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Path, declared: Declared) -> Checkpoint:
     """Find a folder's safetensors files and read their headers.
 
     Args:
         folder: With ``model.safetensors``, or shards and their index, or one other safetensors.
+        declared: Which quantized encodings the configuration declares.
 
     Raises:
-        UserError: No weights, a missing shard, a tensor twice, or a truncated or corrupt file.
+        UserError: No weights, a missing shard, a tensor twice, a truncated or corrupt file, or an
+            encoding that is not read.
     """
     listed, files = _weight_files(folder)
     tensors: dict[str, TensorInfo] = {}
@@ -71,7 +79,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
             "either all or none must have it."
         )
     prefix = _PREFIX if prefixed else ""
-    return Checkpoint(files, {n.removeprefix(prefix): i for n, i in tensors.items()}, prefix)
+    plain = {name.removeprefix(prefix): info for name, info in tensors.items()}
+    return Checkpoint(files, prefix=prefix, **logical_tensors(plain, declared)._asdict())
 
 
 def check_tensors(
@@ -123,12 +132,11 @@ def check_values(checkpoint: Checkpoint, dtype: mx.Dtype) -> Iterator[str]:
     Raises:
         UserError: Names the tensor.
     """
-    for file in checkpoint.files:
-        arrays = mx.load(str(file))
-        for name in list(arrays):
-            # Popped, so that the values are freed as soon as they are checked.
-            check_array(name.removeprefix(checkpoint.prefix), arrays.pop(name), dtype)
-            yield name
+    arrays = load_tensors(checkpoint)
+    for name in list(arrays):
+        # Popped, so that the values are freed as soon as they are checked.
+        check_array(name, arrays.pop(name), dtype)
+        yield name
 
 
 def check_array(name: str, array: mx.array, dtype: mx.Dtype) -> None:
@@ -151,12 +159,13 @@ def check_array(name: str, array: mx.array, dtype: mx.Dtype) -> None:
 
 
 def load_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
-    """All tensors by name, lazily: a value is read when it is first used."""
-    return {
+    """All tensors by name, lazily: a value is read, and decoded, when it is first used."""
+    arrays = {
         name.removeprefix(checkpoint.prefix): array
         for file in checkpoint.files
         for name, array in mx.load(str(file)).items()
     }
+    return decoded(arrays, checkpoint.encoded, checkpoint.dropped)
 
 
 def _weight_files(folder: Path) -> tuple[dict[str, str], tuple[Path, ...]]:

@@ -66,6 +66,7 @@ _INERT_KEYS = frozenset(
         "output_hidden_states",
         "pad_token_id",
         "problem_type",
+        "quantization_config",
         "return_dict",
         "sep_token_id",
         "sliding_window",

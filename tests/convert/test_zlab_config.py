@@ -277,11 +277,9 @@ def test_feature(key: str, value: Any, name: str, nested: bool) -> None:
     assert f"{'dflash_config.' if nested else ''}{key}: " in str(error.value)
 
 
-def test_other_activation_and_quantized_source() -> None:
+def test_other_activation() -> None:
     with pytest.raises(UserError, match=r"activation .*gelu"):
         parse(tiny_config(hidden_act="gelu"))
-    with pytest.raises(UserError, match="quantized weights"):
-        parse(tiny_config(quantization_config={"quant_method": "fp8"}))
 
 
 def test_taps_wider_than_the_drafter() -> None:
