@@ -11,6 +11,7 @@ from ..paths import cache_dir
 from .convert import convert_source
 from .reader import is_mlx_format
 from .source import MASK_FILE, Source, fetch_weights, find_source
+from .staging import remove_stale
 
 # Counts changes of the converter's output, so that older cached conversions are not reused.
 _CONVERTER_VERSION = 1
@@ -37,6 +38,7 @@ def convert_cached(path_or_repo: str | Path, revision: str | None = None) -> Pat
     name = re.sub(r"[^\w.-]+", "--", source.name)
     destination = cache_dir() / "drafters" / f"{name}-{_cache_key(source)}"
     if not destination.is_dir():
+        remove_stale(destination.parent)
         convert_source(source, destination, keep_existing=True)
     return destination
 
