@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
+from ..drafter_choice import choose_drafter
 from ..errors import UserError
 from ..generate import stream_generate
 from ..loading import load
@@ -42,7 +44,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=int,
         help="rows a round verifies, anchor included (default: the drafter's own)",
     )
-    rounds.add_argument("--no-draft", action="store_true", help="decode plainly")
+    rounds.add_argument(
+        "--no-draft", action="store_true", help="decode plainly, without loading a drafter"
+    )
     rounds.add_argument(
         "-m",
         "--max-tokens",
@@ -60,7 +64,8 @@ def _add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model", help="the target: a folder or a Hugging Face id")
     group.add_argument(
         "--draft-model",
-        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format",
+        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format (default: the "
+        "one known for the target, see `dflash-mlx models`)",
     )
     group.add_argument("--revision", help="branch, tag or commit of the target")
     group.add_argument("--draft-revision", help="branch, tag or commit of the drafter")
@@ -155,10 +160,10 @@ def run(args: argparse.Namespace) -> int:
     _check_before_loading(args)
     model, tokenizer = load(
         args.model,
-        args.draft_model,
+        _drafter(args),
         adapter_path=args.adapter_path,
         revision=args.revision,
-        draft_revision=args.draft_revision,
+        draft_revision=None if args.no_draft else args.draft_revision,
         trust_remote_code=args.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
     )
@@ -170,6 +175,18 @@ def run(args: argparse.Namespace) -> int:
     tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
     responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
     return _print(responses, args.quiet)
+
+
+def _drafter(args: argparse.Namespace) -> str | Path | Literal[False] | None:
+    """The ``draft_model`` of ``load``; a drafter that nobody named is announced on stderr."""
+    if args.no_draft:
+        return False
+    if args.model is None or args.draft_model is not None:
+        return args.draft_model
+    choice = choose_drafter(args.model)
+    if not args.quiet:
+        print(choice.message, file=sys.stderr)
+    return choice.folder or False
 
 
 def _check_before_loading(args: argparse.Namespace) -> None:

@@ -17,7 +17,9 @@ from .staging import remove_stale
 _CONVERTER_VERSION = 1
 
 
-def convert_cached(path_or_repo: str | Path, revision: str | None = None) -> Path:
+def convert_cached(
+    path_or_repo: str | Path, revision: str | None = None, *, local_only: bool = False
+) -> Path:
     """A folder with the drafter in MLX format, converted once if it is not yet in that format.
 
     Conversions are kept in the user's cache, by the commit of a Hub repository or by the path,
@@ -27,11 +29,12 @@ def convert_cached(path_or_repo: str | Path, revision: str | None = None) -> Pat
     Args:
         path_or_repo: A Hub id or a local folder, in MLX format or a checkpoint.
         revision: Branch, tag or commit of a Hub repository.
+        local_only: Take a Hub repository from the Hub's cache, and download nothing.
 
     Raises:
         UserError: As ``convert``.
     """
-    source = find_source(path_or_repo, revision)
+    source = find_source(path_or_repo, revision, local_only=local_only)
     if is_mlx_format(source):
         fetch_weights(source)
         return source.folder

@@ -22,15 +22,19 @@ class Source:
         name: What messages call it: the Hub id, or the folder's name.
         repo: The Hub id, or None for a local folder.
         revision: The commit hash of the snapshot, or None for a local folder.
+        local_only: Whether nothing may be downloaded.
     """
 
     folder: Path
     name: str
     repo: str | None
     revision: str | None
+    local_only: bool = False
 
 
-def find_source(path_or_repo: str | Path, revision: str | None) -> Source:
+def find_source(
+    path_or_repo: str | Path, revision: str | None, *, local_only: bool = False
+) -> Source:
     """Find a checkpoint; of a Hub repository, only the small files are fetched.
 
     A config that is refused is thereby refused before gigabytes are downloaded.
@@ -38,16 +42,17 @@ def find_source(path_or_repo: str | Path, revision: str | None) -> Source:
     Args:
         path_or_repo: A folder, or a Hub id.
         revision: Branch, tag or commit of a Hub repository.
+        local_only: Take a Hub repository from the cache, and download nothing.
 
     Raises:
         UserError: There is no such folder or repository, or it has no config.json.
     """
-    folder = fetch(path_or_repo, revision, _METADATA)
+    folder = fetch(path_or_repo, revision, _METADATA, local_only=local_only)
     if Path(path_or_repo).expanduser().is_dir():
         source = Source(folder, folder.resolve().name, None, None)
     else:
         # A snapshot's folder is named after its commit.
-        source = Source(folder, str(path_or_repo), str(path_or_repo), folder.name)
+        source = Source(folder, str(path_or_repo), str(path_or_repo), folder.name, local_only)
     if not (source.folder / "config.json").is_file():
         raise UserError(f"{source.name} has no config.json, so it is not a drafter checkpoint.")
     return source
@@ -60,7 +65,8 @@ def fetch_weights(source: Source) -> None:
         UserError: The download failed.
     """
     if source.repo is not None:
-        fetch(source.repo, source.revision, _METADATA + _WEIGHTS)
+        patterns = _METADATA + _WEIGHTS
+        fetch(source.repo, source.revision, patterns, local_only=source.local_only)
 
 
 def find_license(source: Source) -> str | None:

@@ -30,10 +30,17 @@ MODEL_FILES = (
 )
 
 
+def is_path(name: str) -> bool:
+    """Whether a name can only mean a folder, because no Hub id is spelled like it."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
 def fetch(
     path_or_repo: str | Path,
     revision: str | None = None,
     allow_patterns: Sequence[str] = MODEL_FILES,
+    *,
+    local_only: bool = False,
 ) -> Path:
     """A local folder with a model's files, downloaded if need be.
 
@@ -41,6 +48,7 @@ def fetch(
         path_or_repo: an existing folder, or a Hub id such as ``z-lab/Qwen3-4B-DFlash-b16``.
         revision: branch, tag or commit on the Hub.
         allow_patterns: which files to download.
+        local_only: download nothing; what the Hub cache holds must do.
 
     Raises:
         UserError: there is no such folder or repository, or it cannot be reached.
@@ -56,10 +64,17 @@ def fetch(
     if path.exists():
         raise UserError(f"{path} is a file; a model is a folder with config.json and weights.")
     name = str(path_or_repo)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if is_path(name):
         raise UserError(f"There is no folder {path}.")
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(allow_patterns)))
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=list(allow_patterns),
+                local_files_only=local_only,
+            )
+        )
     except HFValidationError as error:
         raise UserError(f"{name!r} is neither a folder nor a valid Hub id.") from error
     except GatedRepoError as error:

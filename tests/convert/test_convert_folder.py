@@ -145,7 +145,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str
     remote, cache = tmp_path / "remote", tmp_path / "hub" / "snapshots" / COMMIT
     fetched: list[str] = []
 
-    def snapshot_download(repo: str, *, revision: str | None, allow_patterns: Iterable[str]) -> str:
+    def snapshot_download(
+        repo: str, *, revision: str | None, allow_patterns: Iterable[str], local_files_only: bool
+    ) -> str:
         if repo != "z-lab/Tiny" or revision not in (None, "main", COMMIT):
             raise LocalEntryNotFoundError("offline")
         cache.mkdir(parents=True, exist_ok=True)
