@@ -1,5 +1,6 @@
 """The model card of a converted drafter."""
 
+from collections.abc import Mapping
 from textwrap import dedent
 from typing import Any
 
@@ -54,6 +55,36 @@ def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict
 
         model, tokenizer = load("TARGET", draft_model="THIS_FOLDER")
         print(generate(model, tokenizer, "Hello", max_tokens=100))
+        ```
+        """)
+    return "\n".join(front) + "\n" + body
+
+
+def exported_card(architecture: str, source: Mapping[str, Any]) -> str:
+    """README.md of a drafter in z-lab's format.
+
+    Args:
+        architecture: The class of the official package that reads it.
+        source: The ``source`` object of the MLX drafter's config.json; may be empty.
+    """
+    front = ["---", "pipeline_tag: text-generation"]
+    if source.get("repo"):
+        front.append(f"base_model: {source['repo']}")
+    if source.get("license"):
+        front.append(f"license: {source['license']}")
+    front += ["tags:", "- dflash", "- speculative-decoding", "---"]
+    origin = source.get("repo") or source.get("path")
+    made_from = f", which was converted from {origin}" if origin else ""
+    body = dedent(f"""
+        # DFlash drafter for PyTorch
+
+        Exported from an MLX drafter{made_from} by dflash-mlx. It drafts blocks for the target that
+        it was trained with and does not generate text alone.
+
+        ```python
+        from dflash.model import {architecture}
+
+        drafter = {architecture}.from_pretrained("THIS_FOLDER")
         ```
         """)
     return "\n".join(front) + "\n" + body
