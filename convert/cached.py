@@ -10,11 +10,11 @@ from ..drafter.config import FORMAT_VERSION
 from ..paths import cache_dir
 from .convert import convert_source
 from .reader import is_mlx_format
-from .source import MASK_FILE, Source, fetch_weights, find_source
+from .source import MASK_FILE, Source, fetch_weights, find_source, weights_folder
 from .staging import remove_stale
 
 # Counts changes of the converter's output, so that older cached conversions are not reused.
-_CONVERTER_VERSION = 1
+_CONVERTER_VERSION = 2
 
 
 def convert_cached(
@@ -52,8 +52,9 @@ def _cache_key(source: Source) -> str:
         identity += [source.repo, source.revision]
     else:
         identity.append(str(source.folder.resolve()))
+        folders = {source.folder, weights_folder(source)}
         for pattern in ("*.json", "*.safetensors", MASK_FILE):
-            for path in sorted(source.folder.glob(pattern)):
+            for path in sorted(path for folder in folders for path in folder.glob(pattern)):
                 stat = path.stat()
                 identity.append([path.name, stat.st_size, stat.st_mtime_ns])
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]

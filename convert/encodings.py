@@ -7,7 +7,7 @@ unquantized checkpoint. Nothing is read for that but the files' headers.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -120,6 +120,16 @@ def logical_tensors(tensors: Mapping[str, TensorInfo], declared: Declared) -> Lo
             "they do not belong together."
         )
     return _logical(tensors, encoded)
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """The plain names of a checkpoint's tensors, as far as their own names tell."""
+    plain = set()
+    for name in names:
+        module, _, leaf = name.rpartition(".")
+        if leaf not in _ACTIVATION_SCALES:
+            plain.add(_join(module, "weight") if leaf in _PARTS else name)
+    return sorted(plain)
 
 
 def decoded(

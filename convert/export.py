@@ -178,7 +178,10 @@ def _inexpressible(config: DrafterConfig) -> list[str]:
         "causal layers other than the sliding ones (causal_layers)": (
             len(set(causal)) > 1 and not by_layer
         ),
-        "unscaled block embeddings (embed_scale)": config.embed_scale == "raw",
+        # Readers take plain rows for DFlash 2, and for the others what the target embeds.
+        f"block embeddings of the kind {config.embed_scale!r} (embed_scale)": (
+            (config.embed_scale == "raw") != (config.conv_kernel_size is not None)
+        ),
         "rotated neighbours (rope.traditional)": config.rope.traditional,
         "convolutions without a selector, or the reverse (conv_kernel_size, selector_rank)": (
             (config.conv_kernel_size is None) != (config.selector_rank is None)

@@ -6,9 +6,11 @@ tool) and ModelOpt's ``hf_quant_config.json``.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .json_file import read_json_object
 
 FP8, NVFP4, MXFP4, MXFP8, INT4 = "FP8", "NVFP4", "MXFP4", "MXFP8", "INT4"
 
@@ -48,6 +50,20 @@ class Declared:
     block: tuple[int, int] = _BLOCK
 
 
+def read_declared(folder: Path, config: Mapping[str, Any]) -> Declared:
+    """What a checkpoint's folder declares; see :func:`declared_quantization`.
+
+    Args:
+        folder: Which may hold a hf_quant_config.json.
+        config: The parsed config.json.
+
+    Raises:
+        UserError: As :func:`declared_quantization`.
+    """
+    file = folder / "hf_quant_config.json"
+    return declared_quantization(config, read_json_object(file) if file.is_file() else None)
+
+
 def declared_quantization(
     config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None
 ) -> Declared:
@@ -62,12 +78,6 @@ def declared_quantization(
             one another.
     """
     declared = [_from_config(config)] if config.get("quantization_config") is not None else []
-    for key in ("quantization", "compression_config"):
-        if config.get(key) is not None:
-            raise UserError(
-                f"The checkpoint's weights are quantized (config.json has {key}), in a format that "
-                f"this version does not read; it reads {_READ} under quantization_config."
-            )
     if hf_quant_config is not None:
         quantization = _object(
             "hf_quant_config.json's quantization", hf_quant_config, "quantization"

@@ -18,10 +18,9 @@ from raw_tensors import (
     spread,
     write_raw,
 )
-from tiny_checkpoint import tiny_config
+from tiny_checkpoint import parsed_config, tiny_config
 
 from dflash_mlx.convert.plan import expected_tensors
-from dflash_mlx.convert.zlab import parse
 
 # The parts of one weight by their last name, and its values.
 Weight = tuple[dict[str, Raw], np.ndarray]
@@ -134,7 +133,7 @@ def make_tensors(encoding: str, quantize_fc: bool) -> tuple[dict[str, Raw], dict
     random, make = np.random.RandomState(3), ENCODINGS[encoding][0]
     tensors: dict[str, Raw] = {}
     values: dict[str, np.ndarray] = {}
-    for name, expected in expected_tensors(parse(tiny_config())).items():
+    for name, expected in expected_tensors(parsed_config(tiny_config())).items():
         if len(expected.shape) == 1 or (name == "fc.weight" and not quantize_fc):
             plain = bf16(random.standard_normal(expected.shape))
             tensors[name] = plain

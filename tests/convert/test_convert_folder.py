@@ -15,11 +15,10 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
-from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
+from tiny_checkpoint import parsed_config, snapshot, tiny_config, tiny_weights, write_checkpoint
 
 import dflash_mlx.convert.writer as writer
 from dflash_mlx.convert import convert, convert_cached
-from dflash_mlx.convert.zlab import parse
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
@@ -48,7 +47,7 @@ def test_weights_and_config_survive(tmp_path: Path, shards: int) -> None:
     folder = convert(source, tmp_path / "deep" / "out")
     drafter, config = load(folder)
     assert_same(parameters(drafter), tiny_weights(tiny_config()))
-    assert DrafterConfig.from_dict(config) == parse(tiny_config())
+    assert DrafterConfig.from_dict(config) == parsed_config(tiny_config())
     assert {path.name for path in folder.iterdir()} == {
         "README.md",
         "config.json",
@@ -128,7 +127,7 @@ def test_provenance_of_a_local_folder(tmp_path: Path) -> None:
     assert recorded["path"] == "My-Drafter"
     assert str(tmp_path) not in (folder / "config.json").read_text()
     assert (recorded["revision"], recorded["license"]) == (None, "mit")
-    assert (recorded["format"], recorded["tap_base"]) == ("z-lab-v1", 0)
+    assert (recorded["format"], recorded["tap_base"]) == ("z-lab", 0)
     assert recorded["sha256"] == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in source.glob("*.safetensors")
@@ -180,8 +179,8 @@ def test_a_config_is_refused_before_its_weights_are_fetched(
 ) -> None:
     remote, fetched = hub
     write_checkpoint(remote)
-    (remote / "config.json").write_text(json.dumps(tiny_config(is_causal=True)))
-    with pytest.raises(UserError, match=r"^z-lab/Tiny: .*causal"):
+    (remote / "config.json").write_text(json.dumps(tiny_config(gating="per-head")))
+    with pytest.raises(UserError, match=r"^z-lab/Tiny: .*gated"):
         convert("z-lab/Tiny", tmp_path / "out")
     assert "model.safetensors" not in fetched
 

@@ -256,8 +256,3 @@ def test_several_encodings_in_one_checkpoint() -> None:
     both["config_groups"]["group_1"] = {"weights": {"type": "int", "num_bits": 4}}
     both["config_groups"]["group_2"] = {"weights": None}
     assert declared_quantization({"quantization_config": both}).encodings == {"FP8", "INT4"}
-
-
-def test_mlx_quantization_is_another_thing() -> None:
-    with pytest.raises(UserError, match="has quantization"):
-        declared_quantization(tiny_config(quantization={"bits": 4, "group_size": 64}))

@@ -12,11 +12,16 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
+from tiny_checkpoint import (
+    parsed_config,
+    snapshot,
+    tiny_config,
+    tiny_weights,
+    write_checkpoint,
+)
 
 from dflash_mlx.convert import convert, export_drafter
 from dflash_mlx.convert.export import zlab_config
-from dflash_mlx.convert.zlab import parse
 from dflash_mlx.drafter.config import FULL, SLIDING, DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
@@ -92,6 +97,17 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards:
     assert_same(arrays(again), tiny_weights(config))
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case != "quantized"])
+def test_back_from_what_was_confirmed(tmp_path: Path, case: str) -> None:
+    again = convert(FIXTURES / case / "exported", tmp_path / "again")
+    assert_same(arrays(again), arrays(FIXTURES / case / "mlx"))
+    configs = [
+        DrafterConfig.from_dict(json.loads((folder / "config.json").read_text()))
+        for folder in (FIXTURES / case / "mlx", again)
+    ]
+    assert configs[0] == configs[1]
+
+
 def test_dtype(tmp_path: Path) -> None:
     """A quantized drafter widened before it is dequantized: rounded nowhere."""
     source = write_checkpoint(tmp_path / "source")
@@ -110,7 +126,7 @@ def test_dtype(tmp_path: Path) -> None:
 
 
 def test_card_says_where_it_comes_from(tmp_path: Path) -> None:
-    drafter = Drafter(parse(tiny_config()))
+    drafter = Drafter(parsed_config(tiny_config()))
     source = {"repo": "z-lab/Tiny", "license": "mit"}
     card = (export_drafter(drafter, tmp_path / "out", source=source) / "README.md").read_text()
     assert "\nbase_model: z-lab/Tiny\n" in card and "\nlicense: mit\n" in card
@@ -131,7 +147,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "window": (SLIDING_LAYERS | {"window_rule": "anchor"}, "window_rule"),
     "causal": (SLIDING_LAYERS | {"causal_layers": (False, True)}, "causal_layers"),
     "raw": ({"embed_scale": "raw"}, "embed_scale"),
-    "conv": ({"conv_kernel_size": 2, "conv_group_size": 8}, "selector_rank"),
+    "conv": (
+        {"conv_kernel_size": 2, "conv_group_size": 8, "embed_scale": "raw"},
+        "selector_rank",
+    ),
     "selector": ({"selector_rank": 8, "selector_top_k": 4}, "conv_kernel_size"),
 }
 
@@ -139,7 +158,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_the_format_cannot_express(tmp_path: Path, case: str) -> None:
     changes, name = REFUSED[case]
-    config = replace(parse(tiny_config()), **changes)
+    config = replace(parsed_config(tiny_config()), **changes)
     before = snapshot(tmp_path)
     with pytest.raises(UserError, match=name) as error:
         export_drafter(Drafter(config), tmp_path / "out")
@@ -148,7 +167,7 @@ def test_what_the_format_cannot_express(tmp_path: Path, case: str) -> None:
 
 
 def test_rotated_neighbours() -> None:
-    config = parse(tiny_config())
+    config = parsed_config(tiny_config())
     with pytest.raises(UserError, match=r"rope\.traditional"):
         zlab_config(replace(config, rope=replace(config.rope, traditional=True)))
 
@@ -170,7 +189,10 @@ def test_causality(
 ) -> None:
     window = 8 if SLIDING in layers else None
     config = replace(
-        parse(tiny_config()), layer_types=layers, causal_layers=causal, sliding_window=window
+        parsed_config(tiny_config()),
+        layer_types=layers,
+        causal_layers=causal,
+        sliding_window=window,
     )
     exported = zlab_config(config)
     assert exported.get("is_causal") == is_causal
@@ -185,4 +207,4 @@ def test_causality(
 def test_destination_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="already exists"):
-        export_drafter(Drafter(parse(tiny_config())), tmp_path)
+        export_drafter(Drafter(parsed_config(tiny_config())), tmp_path)
