@@ -1,6 +1,7 @@
 """Turn a local folder or a Hugging Face Hub id into a local folder, or say plainly why not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -17,7 +18,7 @@ from huggingface_hub.errors import (
 from .errors import UserError
 
 # huggingface_hub has changed its HTTP library between versions; this is that library's own error.
-_TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]
+TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]
 
 # A model's weights in MLX's naming, its configuration and its tokenizer; never code.
 MODEL_FILES = (
@@ -66,7 +67,7 @@ def fetch(
     name = str(path_or_repo)
     if is_path(name):
         raise UserError(f"There is no folder {path}.")
-    try:
+    with hub_errors(name, revision):
         return Path(
             snapshot_download(
                 name,
@@ -75,6 +76,17 @@ def fetch(
                 local_files_only=local_only,
             )
         )
+
+
+@contextmanager
+def hub_errors(name: str, revision: str | None) -> Iterator[None]:
+    """Turn what huggingface_hub raises about a repository into a sentence.
+
+    Raises:
+        UserError: it raised something.
+    """
+    try:
+        yield
     except HFValidationError as error:
         raise UserError(f"{name!r} is neither a folder nor a valid Hub id.") from error
     except GatedRepoError as error:
@@ -88,7 +100,7 @@ def fetch(
             f"There is no folder and no Hub repository {name!r}; check the spelling, or log in "
             "with `hf auth login` if it is private."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, _TRANSPORT_ERROR) as error:
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, TRANSPORT_ERROR) as error:
         raise UserError(
             f"{name} is neither a local folder nor in the Hub cache, and the Hub cannot be "
             "reached; connect to the network or give a local folder."
