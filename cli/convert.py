@@ -11,8 +11,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "convert",
         help="convert a DFlash drafter to MLX format",
         description=(
-            "Convert a z-lab DFlash v1 checkpoint (PyTorch safetensors) to an MLX drafter: "
-            "config.json, model.safetensors and a model card."
+            "Convert a DFlash checkpoint (PyTorch safetensors, in any published layout) to an MLX "
+            "drafter: config.json, model.safetensors and a model card."
         ),
     )
     parser.add_argument(
@@ -49,6 +49,29 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--revision", help="branch, tag or commit of a Hugging Face id (default: its main branch)"
     )
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="the block_size of the checkpoint's config, if it has none",
+    )
+    parser.add_argument(
+        "--mask-token-id",
+        type=int,
+        metavar="ID",
+        help="the mask_token_id of the checkpoint's config, if it has none",
+    )
+    parser.add_argument(
+        "--attention-factor",
+        type=float,
+        metavar="X",
+        help="YaRN's amplitude (default: by the config and Hugging Face's rule)",
+    )
+    parser.add_argument(
+        "--allow-final-tap",
+        action="store_true",
+        help="take a tap on the target's last layer as its output before the final norm",
+    )
     parser.set_defaults(run=run)
 
 
@@ -71,6 +94,10 @@ def run(args: argparse.Namespace) -> int:
         q_group_size=64 if args.q_group_size is None else args.q_group_size,
         dtype=args.dtype,
         revision=args.revision,
+        block_size=args.block_size,
+        mask_token_id=args.mask_token_id,
+        attention_factor=args.attention_factor,
+        allow_final_tap=args.allow_final_tap,
     )
     print(f"Wrote {folder}")
     return 0

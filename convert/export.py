@@ -7,6 +7,7 @@ names. What that package would not run, or would run otherwise, is refused.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +17,6 @@ from mlx_lm.utils import dequantize_model, make_shards
 from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
 from ..errors import UserError
-from .card import exported_card
 from .staging import check_free, staged
 from .writer import DTYPES
 
@@ -61,7 +61,7 @@ def export_drafter(
         _write_weights(partial, weights)
         text = json.dumps(dict(sorted(config.items())), indent=2) + "\n"
         (partial / "config.json").write_text(text, encoding="utf-8")
-        card = exported_card(config["architectures"][0], source or {})
+        card = _card(config["architectures"][0], source or {})
         (partial / "README.md").write_text(card, encoding="utf-8")
     return destination
 
@@ -212,3 +212,28 @@ def _write_weights(folder: Path, weights: dict[str, mx.array]) -> None:
         size = sum(array.nbytes for array in weights.values())
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _card(architecture: str, source: Mapping[str, Any]) -> str:
+    """README.md, for the class of the official package that reads the drafter."""
+    front = ["---", "pipeline_tag: text-generation"]
+    if source.get("repo"):
+        front.append(f"base_model: {source['repo']}")
+    if source.get("license"):
+        front.append(f"license: {source['license']}")
+    front += ["tags:", "- dflash", "- speculative-decoding", "---"]
+    origin = source.get("repo") or source.get("path")
+    made_from = f", which was converted from {origin}" if origin else ""
+    body = dedent(f"""
+        # DFlash drafter for PyTorch
+
+        Exported from an MLX drafter{made_from} by dflash-mlx. It drafts blocks for the target that
+        it was trained with and does not generate text alone.
+
+        ```python
+        from dflash.model import {architecture}
+
+        drafter = {architecture}.from_pretrained("THIS_FOLDER")
+        ```
+        """)
+    return "\n".join(front) + "\n" + body

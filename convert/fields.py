@@ -21,11 +21,28 @@ def config_keys(config: Mapping[str, Any], nested_key: str, additions: Additions
     Raises:
         UserError: The value of ``nested_key`` is not an object.
     """
-    nested = config.get(nested_key) or {}
-    if not isinstance(nested, Mapping):
-        raise UserError(f"{nested_key} is {nested!r}; it must be an object.")
+    nested = nested_object(config, nested_key)
     top = {key: value for key, value in config.items() if key != nested_key}
     return Keys({"at the top level": top, f"in {nested_key}": nested, OPTIONS: additions.values})
+
+
+def nested_object(config: Mapping[str, Any], key: str, where: str = "") -> Mapping[str, Any]:
+    """The object under a key, empty if there is none.
+
+    Args:
+        config: The object that has the key.
+        key: The key.
+        where: What messages put before the key: ``"speculators_config."``.
+
+    Raises:
+        UserError: The value is not an object.
+    """
+    nested = config.get(key)
+    if nested is None:
+        return {}
+    if not isinstance(nested, Mapping):
+        raise UserError(f"{where}{key} is {nested!r}; it must be an object.")
+    return nested
 
 
 def body_fields(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from .additions import Additions
-from .fields import Names
+from .fields import Names, nested_object
 from .parsed import Parsed
 from .speculators import parse_speculators
 
@@ -61,7 +61,7 @@ def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Addition
             f"speculative_tokens is {tokens!r} and sample_from_anchor {shifted!r} in "
             "speculative_config; the first must be at least 1 and the second true or false."
         )
-    metadata = config.get("speculators_metadata") or {}
+    metadata = nested_object(config, "speculators_metadata")
     verifier = {
         "name_or_path": settings.get("verifier"),
         "architectures": metadata.get("verifier_architectures"),
@@ -85,13 +85,12 @@ def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Addition
 
 
 def _open_spec_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    version, settings = config.get("open_spec_config_version"), config.get("speculative_config")
+    version = config.get("open_spec_config_version")
     if version != "0.0.0":
         raise UserError(
             f"open_spec_config_version is {version!r}; this version reads only '0.0.0'."
         )
-    if not isinstance(settings, Mapping):
-        raise UserError(f"speculative_config is {settings!r}; it must be an object.")
+    settings = nested_object(config, "speculative_config")
     if settings.get("method") != "dflash":
         raise UserError(
             f"This is a {settings.get('method')!r} drafter (speculative_config.method), not a "

@@ -7,12 +7,21 @@ Source: https://github.com/vllm-project/speculators, ``DFlashSpeculatorConfig`` 
 from collections.abc import Mapping
 from typing import Any
 
+from ..drafter.checks import check_bool
 from ..drafter.config import SLIDING, DrafterConfig
 from ..errors import UserError
 from .additions import Additions
 from .attention import parse_layer_types
 from .features import refuse_features
-from .fields import Names, block_fields, body_fields, checked_taps, config_keys, own_tables
+from .fields import (
+    Names,
+    block_fields,
+    body_fields,
+    checked_taps,
+    config_keys,
+    nested_object,
+    own_tables,
+)
 from .keys import Keys
 from .names import COMMON_RENAMES
 from .parsed import Parsed
@@ -56,13 +65,13 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     Raises:
         UserError: Says what was found and what is needed.
     """
-    keys = config_keys(config, "transformer_layer_config", additions)
+    keys = config_keys(_flattened(config), "transformer_layer_config", additions)
     refuse_features(keys)
-    dflash2 = config.get("speculators_model_type") == "dflash2"
-    verifier = _verifier(config)
-    defaults = _defaults(config)
+    settings = nested_object(config, "speculators_config")
+    kind, verifier = config.get("speculators_model_type"), _verifier(settings)
+    dflash2 = kind == "dflash2"
 
-    fields = block_fields(keys) | body_fields(keys, names, additions, defaults)
+    fields = block_fields(keys) | body_fields(keys, names, additions, _defaults(config))
     fields |= own_tables(keys, names, fields["vocab_size"])._asdict()
     kinds, window = parse_layer_types(keys, fields["num_hidden_layers"])
     if window is not None and keys.get("use_sliding_window") is False:
@@ -71,11 +80,12 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
             "Hugging Face reads as no window at all; correct one."
         )
     non_causal = keys.get("sliding_window_non_causal", default=dflash2)
+    check_bool("sliding_window_non_causal", non_causal)
     causal = () if non_causal else tuple(kind == SLIDING for kind in kinds)
     if dflash2:
         fields |= {key: keys.required(key) for key in DFLASH2_KEYS}
-    _check_proposals(config, fields)
-    taps = _taps(keys)
+    _check_proposals(kind, settings, fields["block_size"] - 1)
+    taps, width = _taps(keys), keys.get("target_hidden_size", default=fields["hidden_size"])
     keys.refuse_unread(*_INERT)
     return Parsed(
         format="speculators-dflash2" if dflash2 else "speculators",
@@ -83,7 +93,7 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
             **fields,
             target_layer_ids=taps,
             num_target_layers=None,
-            target_hidden_size=keys.get("target_hidden_size", default=fields["hidden_size"]),
+            target_hidden_size=width,
             has_mask_embedding=names is None or "mask_embedding" in names,
             layer_types=kinds,
             sliding_window=window,
@@ -111,17 +121,21 @@ def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return _DEFAULTS[kind]
 
 
-def _verifier(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The target that the config names; one with hyper-connections is refused."""
-    outer = config.get("speculators_config") or {}
-    verifier = outer.get("verifier") if isinstance(outer, Mapping) else None
-    if not isinstance(verifier or {}, Mapping):
-        raise UserError(f"speculators_config.verifier is {verifier!r}; it must be an object.")
-    named = {
-        key: value
-        for key, value in (verifier or {}).items()
-        if key in ("name_or_path", "architectures") and value
-    }
+def _flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As the library does it, RoPE by layer type is that of the sliding layers, for all."""
+    place = "transformer_layer_config" if "transformer_layer_config" in config else None
+    layer = nested_object(config, place) if place else config
+    by_type = layer.get("rope_parameters")
+    if not isinstance(by_type, Mapping) or SLIDING not in by_type:
+        return config
+    layer = {**layer, "rope_parameters": by_type[SLIDING]}
+    return {**config, place: layer} if place else layer
+
+
+def _verifier(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The target that ``speculators_config`` names; one with hyper-connections is refused."""
+    verifier = nested_object(settings, "verifier", "speculators_config.")
+    named = {key: verifier[key] for key in ("name_or_path", "architectures") if verifier.get(key)}
     if "DeepseekV4" in str(named.get("architectures")):
         raise UserError(
             f"This drafter is for {named.get('name_or_path')} ({named['architectures']}), whose "
@@ -130,18 +144,18 @@ def _verifier(config: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _check_proposals(config: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+def _check_proposals(kind: Any, settings: Mapping[str, Any], proposals: int) -> None:
     """``speculative_tokens`` was the block size until April 2026, and is the proposals since."""
-    outer = config.get("speculators_config") or {}
-    kind, algorithm = config.get("speculators_model_type"), outer.get("algorithm")
-    if algorithm not in (None, kind):
+    if settings.get("algorithm") not in (None, kind):
         raise UserError(
-            f"speculators_model_type is {kind!r} but speculators_config.algorithm {algorithm!r}; "
-            "correct one."
+            f"speculators_model_type is {kind!r} but speculators_config.algorithm "
+            f"{settings['algorithm']!r}; correct one."
         )
-    methods = outer.get("proposal_methods") or [{}]
-    tokens = methods[0].get("speculative_tokens")
-    proposals = fields["block_size"] - 1
+    methods = settings.get("proposal_methods")
+    first = methods[0] if isinstance(methods, list) and methods else methods
+    if first is not None and not isinstance(first, Mapping):
+        raise UserError(f"proposal_methods is {methods!r}; it must be a list of objects.")
+    tokens = (first or {}).get("speculative_tokens")
     if tokens not in (None, proposals, proposals + 1):
         raise UserError(
             f"speculative_tokens is {tokens!r} but block_size makes {proposals} proposals; "

@@ -32,7 +32,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_defaults(calls: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--hf-path", "a/b", "--mlx-path", "out") == 0
-    options = {"quantize": False, "q_bits": 4, "q_group_size": 64, "dtype": None, "revision": None}
+    options = {
+        "quantize": False,
+        "q_bits": 4,
+        "q_group_size": 64,
+        "dtype": None,
+        "revision": None,
+        "block_size": None,
+        "mask_token_id": None,
+        "attention_factor": None,
+        "allow_final_tap": False,
+    }
     assert calls == [("a/b", "out", options)]
     assert capsys.readouterr().out == "Wrote out\n"
 
@@ -41,6 +51,8 @@ def test_every_option_arrives(calls: list[tuple[Any, ...]]) -> None:
     run(
         *("--hf-path", "a/b", "--mlx-path", "out", "-q", "--q-bits", "8"),
         *("--q-group-size", "32", "--dtype", "float16", "--revision", "v1"),
+        *("--block-size", "8", "--mask-token-id", "5", "--attention-factor", "1.4"),
+        "--allow-final-tap",
     )
     assert calls[0][2] == {
         "quantize": True,
@@ -48,6 +60,10 @@ def test_every_option_arrives(calls: list[tuple[Any, ...]]) -> None:
         "q_group_size": 32,
         "dtype": "float16",
         "revision": "v1",
+        "block_size": 8,
+        "mask_token_id": 5,
+        "attention_factor": 1.4,
+        "allow_final_tap": True,
     }
 
 

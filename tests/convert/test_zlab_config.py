@@ -106,7 +106,7 @@ def test_missing_nested_key(key: str) -> None:
         ({"model_type": "llama"}, "not a DFlash drafter"),
         ({"secret_switch": 3}, "does not know: secret_switch"),
         ({"dflash_config": {"mystery": 1}}, "does not know: mystery in dflash_config"),
-        ({"open_spec_config_version": "0.0.0"}, "speculative_config is None"),
+        ({"open_spec_config_version": "0.0.0"}, "a None drafter"),
     ],
 )
 def test_contradictions_and_unknown_keys(changes: dict[str, Any], problem: str) -> None:
