@@ -9,7 +9,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``convert`` command."""
     parser = subparsers.add_parser(
         "convert",
-        help="convert a DFlash drafter to MLX format",
         description=(
             "Convert a DFlash checkpoint (PyTorch safetensors, in any published layout) to an MLX "
             "drafter: config.json, model.safetensors and a model card."

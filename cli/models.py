@@ -12,7 +12,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``models`` command."""
     parser = subparsers.add_parser(
         "models",
-        help="list the known pairs of targets and drafters",
         description=(
             "List the targets for which drafters are known, without using the network. A target "
             "may be quantized or a copy: generate picks its drafter by its name."

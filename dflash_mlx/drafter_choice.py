@@ -13,10 +13,19 @@ _HOW_TO_NAME = "name a drafter with draft_model (--draft-model on the command li
 
 
 class Choice(NamedTuple):
-    """A drafter in MLX format, or None to decode plainly, and a sentence that says why."""
+    """A drafter, or none, and a sentence that says why.
 
-    folder: Path | None
+    Attributes:
+        message: The sentence.
+        folder: The drafter in MLX format, or None to decode plainly.
+        drafter: Its Hub id.
+        revision: Its commit, if the known pair names one.
+    """
+
     message: str
+    folder: Path | None = None
+    drafter: str | None = None
+    revision: str | None = None
 
 
 def choose_drafter(target: str | Path) -> Choice:
@@ -38,7 +47,7 @@ def choose_drafter(target: str | Path) -> Choice:
     pairs = pairs_of_target(str(target))
     runs = next((pair for pair in pairs if pair.unsupported is None), None)
     if runs is None:
-        return Choice(None, _plain(str(target), pairs))
+        return Choice(_plain(str(target), pairs))
     try:
         path = convert_cached(runs.drafter, runs.revision)
     except UserError as error:
@@ -46,7 +55,8 @@ def choose_drafter(target: str | Path) -> Choice:
             f"{error} It is the drafter known for {target}; without it, pass draft_model=False "
             f"(--no-draft on the command line) to decode plainly, or {_HOW_TO_NAME}."
         ) from error
-    return Choice(path, f"Drafter for {target}: {_named(runs)}.")
+    message = f"Drafter for {target}: {_named(runs)}."
+    return Choice(message, path, runs.drafter, runs.revision)
 
 
 def _for_folder(folder: Path) -> Choice:
@@ -58,18 +68,16 @@ def _for_folder(folder: Path) -> Choice:
         pairs = []
     runs = next((pair for pair in pairs if pair.unsupported is None), None)
     if runs is None:
-        return Choice(None, _plain(str(folder), pairs))
+        return Choice(_plain(str(folder), pairs))
     try:
         path = convert_cached(runs.drafter, runs.revision, local_only=True)
     except UserError:
         return Choice(
-            None,
             f"{folder} looks like {runs.targets[0]}, whose drafter {_named(runs)} is not on this "
             f"machine, so it decodes plainly; {_HOW_TO_NAME} to fetch it.",
         )
-    return Choice(
-        path, f"Drafter for {folder}, which looks like {runs.targets[0]}: {_named(runs)}."
-    )
+    message = f"Drafter for {folder}, which looks like {runs.targets[0]}: {_named(runs)}."
+    return Choice(message, path, runs.drafter, runs.revision)
 
 
 def _plain(target: str, pairs: list[KnownPair]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -107,3 +107,23 @@ def hub_errors(name: str, revision: str | None) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         raise UserError(f"The Hub refused {name}: {error}") from error
+
+
+def find_local(path_or_repo: str | Path, revision: str | None = None) -> Path | None:
+    """Where a model's files are on this machine, or None. Nothing is downloaded, nobody is asked.
+
+    Args:
+        path_or_repo: a folder, or a Hub id.
+        revision: branch, tag or commit on the Hub.
+
+    Returns:
+        The folder, or the snapshot in the Hub's cache. It may lack files.
+    """
+    path = Path(path_or_repo).expanduser()
+    if path.is_dir():
+        return path
+    try:
+        config = try_to_load_from_cache(str(path_or_repo), "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
