@@ -31,8 +31,9 @@ def parse_layers(keys: Keys, layers: int, block_size: int) -> Layers:
     explicit = keys.get(*_CAUSAL_KEYS)
     if explicit not in (None, True, False):
         raise UserError(f"The config's causality flag is {explicit!r}; it must be true or false.")
-    # Also where use_swa overrules them, so that they count as read.
-    keys.all("layer_types", "sliding_window", "use_sliding_window")
+    # Also where use_swa overrules it, so that they count as read.
+    keys.all("sliding_window", "use_sliding_window")
+    _checked_kinds(keys, layers)
     if keys.get("use_swa"):
         window = keys.required("swa_window_size", "sliding_window")
         _check_swa(explicit, window, block_size)
@@ -54,7 +55,7 @@ def parse_layer_types(keys: Keys, layers: int) -> tuple[tuple[str, ...], int | N
         UserError: The list does not fit, a sliding layer has no window, or there is a window
             without a list.
     """
-    kinds, window = keys.get("layer_types"), keys.get("sliding_window")
+    kinds, window = _checked_kinds(keys, layers), keys.get("sliding_window")
     switch = keys.get("use_sliding_window")
     if kinds is None:
         if switch or (window is not None and switch is not False):
@@ -63,16 +64,6 @@ def parse_layer_types(keys: Keys, layers: int) -> tuple[tuple[str, ...], int | N
                 "knows which layers slide; add the layer_types the drafter was trained with."
             )
         return (), None
-    if not isinstance(kinds, list) or len(kinds) != layers:
-        raise UserError(
-            f"layer_types is {kinds!r}; it must list one type for each of the num_hidden_layers "
-            f"({layers!r}) layers."
-        )
-    if others := sorted({str(kind) for kind in kinds} - {FULL, SLIDING}):
-        raise UserError(
-            f"This drafter has layers of type {', '.join(others)} (layer_types), which this "
-            "version does not run; use another drafter for this target."
-        )
     if SLIDING not in kinds:
         return (), None
     if window is None:
@@ -96,3 +87,21 @@ def _check_swa(explicit: bool | None, window: object, block_size: object) -> Non
             f"use_swa has a window of {window}, smaller than the block size {block_size}; this "
             "version does not run such a block."
         )
+
+
+def _checked_kinds(keys: Keys, layers: int) -> list[str] | None:
+    """``layer_types``, one a layer, or None without it."""
+    kinds = keys.get("layer_types")
+    if kinds is None:
+        return None
+    if not isinstance(kinds, list) or len(kinds) != layers:
+        raise UserError(
+            f"layer_types is {kinds!r}; it must list one type for each of the num_hidden_layers "
+            f"({layers!r}) layers."
+        )
+    if others := sorted({str(kind) for kind in kinds} - {FULL, SLIDING}):
+        raise UserError(
+            f"This drafter has layers of type {', '.join(others)} (layer_types), which this "
+            "version does not run; use another drafter for this target."
+        )
+    return kinds

@@ -73,6 +73,8 @@ def body_fields(
     ):
         value = keys.get(key, default=defaults.get(key))
         fields[key] = keys.required(key) if value is None else value
+    # The lists that are compared with it need it to be a number.
+    check_integer("num_hidden_layers", fields["num_hidden_layers"], 1, 1024)
     rope = keys.subset(ROPE_KEYS)
     fields |= {
         "head_dim": _head_dim(keys, fields, defaults.get("head_dim")),
@@ -200,22 +202,28 @@ def zero_based_taps(keys: Keys) -> tuple[int, ...]:
                 f"{[n + 1 for n in ids]} there (it counts from 1); one of the two is wrong."
             )
         ids = shifted
-    return checked_taps(ids)
+    return checked_taps(ids, "target_layer_ids" if aux is None else _AUX_KEYS[0])
 
 
-def checked_taps(ids: list[int]) -> tuple[int, ...]:
+def checked_taps(ids: list[int], key: str) -> tuple[int, ...]:
     """0-based taps, increasing.
+
+    Args:
+        ids: Counted from 0.
+        key: Where they come from, for the message.
 
     Raises:
         UserError: One is the embeddings, or they are not in order.
     """
     if min(ids) < 0:
         raise UserError(
-            f"The taps are the outputs of layers {ids} (counted from 0), of which "
-            f"{min(ids)} is the target's embeddings, which this version does not tap."
+            f"{key} taps the outputs of layers {ids} (counted from 0), of which {min(ids)} is the "
+            "target's embeddings, which this version does not tap."
         )
     if any(a >= b for a, b in itertools.pairwise(ids)):
-        raise UserError(f"The taps {ids} (target_layer_ids) are not strictly increasing.")
+        raise UserError(
+            f"{key} taps layers {ids} (counted from 0), which are not strictly increasing."
+        )
     return tuple(ids)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from .additions import Additions
-from .fields import Names, nested_object
+from .fields import Names, checked_taps, nested_object
 from .parsed import Parsed
 from .speculators import parse_speculators
 
@@ -50,11 +50,12 @@ def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Addition
     settings = _open_spec_settings(config)
     start, shifted = settings["target_layer_start_idx"], settings["sample_from_anchor"]
     ids = settings["target_layer_ids"]
-    if start not in (0, 1) or not isinstance(ids, list) or any(type(n) is not int for n in ids):
+    if start not in (0, 1) or not _are_integers(ids):
         raise UserError(
             f"target_layer_ids is {ids!r} and target_layer_start_idx {start!r} in "
             "speculative_config; the first must be a list of layers and the second 0 or 1."
         )
+    checked_taps([n - start for n in ids], "target_layer_ids")
     tokens = settings["speculative_tokens"]
     if type(tokens) is not int or tokens < 1 or type(shifted) is not bool:
         raise UserError(
@@ -82,6 +83,10 @@ def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Addition
         native[key] = settings.get(key)
     parsed = parse_speculators(native, names, additions)
     return replace(parsed, format="open-spec", tap_base=start)
+
+
+def _are_integers(ids: Any) -> bool:
+    return isinstance(ids, list) and bool(ids) and all(type(n) is int for n in ids)
 
 
 def _open_spec_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:

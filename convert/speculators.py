@@ -170,4 +170,4 @@ def _taps(keys: Keys) -> tuple[int, ...]:
         raise UserError(
             f"aux_hidden_state_layer_ids is {ids!r}; it must be a list of layers counted from 1."
         )
-    return checked_taps([n - 1 for n in ids])
+    return checked_taps([n - 1 for n in ids], "aux_hidden_state_layer_ids")

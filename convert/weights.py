@@ -21,7 +21,12 @@ from .safetensors_file import TensorInfo, read_header
 _FLOATS = ("F16", "BF16", "F32")
 _INTEGERS = ("I64", "I32")
 # A bias, and the parts of DFlash 2 that training starts from zero.
-_MAY_BE_ZERO = (".bias", ".kernel_projection.weight", ".successor_codebook.weight")
+_MAY_BE_ZERO = (
+    ".bias",
+    ".kernel_projection.weight",
+    ".successor_codebook",
+    ".successor_codebook.weight",
+)
 _LARGEST_FLOAT16 = 65504.0
 
 
@@ -126,7 +131,8 @@ def check_values(tensors: dict[str, mx.array], dtype: mx.Dtype) -> Iterator[str]
     """Check that every tensor is finite and not all zero, yielding each name when it is done.
 
     Args:
-        tensors: By MLX name; emptied, so that values are freed as soon as they are checked.
+        tensors: By their names in the files, which messages give; emptied, so that values are
+            freed as soon as they are checked.
         dtype: The dtype that the values will be cast to, which must be able to hold them.
 
     Raises:

@@ -136,7 +136,7 @@ def _hashes(files: list[Path]) -> dict[str, str]:
 def _check_all_values(raw: RawDrafter, dtype: mx.Dtype) -> None:
     if raw.mask_embedding is not None:
         check_array(MASK_FILE, raw.mask_embedding, dtype)
-    tensors = raw.load_tensors()
+    tensors = {raw.names.used[name]: array for name, array in raw.load_tensors().items()}
     with tqdm(total=len(tensors), desc="Checking", unit="tensor", **_BAR) as bar:
         for _ in check_values(tensors, dtype):
             bar.update()
