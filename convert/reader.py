@@ -1,7 +1,9 @@
 """Read a checkpoint's config, tensor names and shapes, and refuse what does not fit."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -89,22 +91,44 @@ def read_raw(source: Source, additions: Additions) -> RawDrafter:
     folder = weights_folder(source)
     checkpoint = open_checkpoint(folder, declared)
     mask_file = folder / MASK_FILE
-    parsed = parse(raw_config, checkpoint.tensors, additions, has_mask_file=mask_file.is_file())
+    has_mask_file = mask_file.is_file()
+    parsed, names = account(raw_config, checkpoint, additions, has_mask_file=has_mask_file)
+    mask = _mask_embedding(mask_file, parsed.config) if has_mask_file else None
+    ids = _vocabulary(checkpoint, names, parsed.config)
+    return RawDrafter(parsed, checkpoint, names, mask, ids, additions)
+
+
+def account(
+    raw_config: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    additions: Additions,
+    *,
+    has_mask_file: bool,
+) -> tuple[Parsed, NameMap]:
+    """Read a config and account for every tensor, by names, shapes and dtypes alone.
+
+    Args:
+        raw_config: The parsed config.json.
+        checkpoint: Its tensors; no value is read.
+        additions: What the user adds to the config.
+        has_mask_file: Whether there is a ``mask_embedding.pt``.
+
+    Raises:
+        UserError: As :func:`read_raw`.
+    """
+    parsed = parse(raw_config, checkpoint.tensors, additions, has_mask_file=has_mask_file)
     names = map_names(checkpoint.tensors, parsed.renames)
     expected = expected_tensors(parsed.config)
-    mask = None
-    if mask_file.is_file():
+    if has_mask_file:
         if MASK_EMBEDDING in names.used:
             raise UserError(
                 f"The checkpoint has both a tensor {MASK_EMBEDDING} and a file {MASK_FILE}; "
                 "remove one."
             )
-        mask = _mask_embedding(mask_file, parsed.config)
         del expected[MASK_EMBEDDING]
     names = _without_whole_map(names, parsed.config)
     check_tensors(checkpoint, names.used, expected, parsed.config)
-    ids = _vocabulary(checkpoint, names, parsed.config)
-    return RawDrafter(parsed, checkpoint, names, mask, ids, additions)
+    return parsed, names
 
 
 def _without_whole_map(names: NameMap, config: DrafterConfig) -> NameMap:
