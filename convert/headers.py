@@ -1,15 +1,18 @@
-"""What tensors a checkpoint has, and how large it is, without reading or downloading its weights."""
+"""What tensors a checkpoint has and how large it is, without reading or downloading weights."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import HfApi
+from huggingface_hub.errors import SafetensorsParsingError
 
 from ..errors import UserError
 from ..hub import hub_errors
 from .safetensors_file import TensorInfo, read_header
-from .source import MASK_FILE, Source, weights_folder
+from .source import MASK_FILE, SUBFOLDER, Source, weights_folder
+from .weights import indexed_files
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,10 @@ def find_headers(source: Source) -> Headers:
         UserError: The Hub cannot be reached.
     """
     sizes = _local_sizes(source) if source.repo is None else _hub_sizes(source)
+    listed = indexed_files(weights_folder(source))
     weights = {name: size for name, size in sizes.items() if name.endswith(".safetensors")}
+    wanted = {"model.safetensors"} if listed is None else listed
+    weights = {n: size for n, size in weights.items() if PurePosixPath(n).name in wanted} or weights
     beside = [name for name in sizes if PurePosixPath(name).name == MASK_FILE]
     return Headers(sum(weights.values()), tuple(sorted(weights)), bool(beside))
 
@@ -67,19 +73,22 @@ def _hub_sizes(source: Source) -> dict[str, int]:
     """Sizes of the files in the drafter's part of the repository, by their paths in it."""
     with hub_errors(source.name, source.revision):
         info = HfApi().model_info(source.repo, revision=source.revision, files_metadata=True)
-    files = {file.rfilename: file.size or 0 for file in info.siblings or []}
-    parts = {
-        folder: {name: size for name, size in files.items() if str(PurePosixPath(name).parent) == folder}
-        for folder in (source.subfolder or ".", "dflash")
-    }
-    return next((part for part in parts.values() if any(".safetensors" in n for n in part)), {})
+    parts: dict[str, dict[str, int]] = defaultdict(dict)
+    for file in info.siblings or []:
+        parts[str(PurePosixPath(file.rfilename).parent)][file.rfilename] = file.size or 0
+    beside = parts[source.subfolder or "."]
+    below = parts[SUBFOLDER]
+    return beside if any(name.endswith(".safetensors") for name in beside) else below
 
 
 def _hub_header(source: Source, name: str) -> dict[str, TensorInfo]:
-    with hub_errors(source.name, source.revision):
-        metadata = HfApi().parse_safetensors_file_metadata(
-            source.repo, name, revision=source.revision
-        )
+    try:
+        with hub_errors(source.name, source.revision):
+            metadata = HfApi().parse_safetensors_file_metadata(
+                source.repo, name, revision=source.revision
+            )
+    except SafetensorsParsingError as error:
+        raise UserError(f"{source.name}: the header of {name} is not readable.") from error
     return {
         tensor: TensorInfo(Path(name), info.dtype, tuple(info.shape))
         for tensor, info in metadata.tensors.items()

@@ -13,7 +13,7 @@ _METADATA = ["config.json", "hf_quant_config.json", "README.md"]
 _INDEX = "*.safetensors.index.json"
 _WEIGHTS = ["*.safetensors", MASK_FILE]
 # Where a repository that is named after its target keeps the drafter.
-_SUBFOLDER = "dflash"
+SUBFOLDER = "dflash"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def find_source(
         )
     small = [*_METADATA, _INDEX, *_inside(_METADATA)]
     root = fetch(path_or_repo, revision, small, local_only=local_only)
-    subfolder = _SUBFOLDER if (root / _SUBFOLDER / "config.json").is_file() else ""
+    subfolder = SUBFOLDER if (root / SUBFOLDER / "config.json").is_file() else ""
     folder = root / subfolder
     if Path(path_or_repo).expanduser().is_dir():
         source = Source(folder, root.resolve().name, None, None, subfolder)
@@ -90,13 +90,13 @@ def fetch_weights(source: Source) -> None:
 
 def weights_folder(source: Source) -> Path:
     """Where a checkpoint's weights are: beside its config, or in a subfolder ``dflash/``."""
-    below = source.folder / _SUBFOLDER
+    below = source.folder / SUBFOLDER
     beside = any(any(source.folder.glob(pattern)) for pattern in ("*.safetensors", _INDEX))
     return below if below.is_dir() and not beside else source.folder
 
 
 def _inside(patterns: list[str]) -> list[str]:
-    return [f"{_SUBFOLDER}/{pattern}" for pattern in patterns]
+    return [f"{SUBFOLDER}/{pattern}" for pattern in patterns]
 
 
 def find_license(source: Source) -> str | None:

@@ -89,6 +89,16 @@ def indexed_names(folder: Path) -> list[str] | None:
     return list(_weight_map(indices[0])) if len(indices) == 1 else None
 
 
+def indexed_files(folder: Path) -> set[str] | None:
+    """The shards' names by their index; or None.
+
+    Raises:
+        UserError: The index is damaged.
+    """
+    indices = sorted(folder.glob("*.safetensors.index.json"))
+    return set(map(str, _weight_map(indices[0]).values())) if len(indices) == 1 else None
+
+
 def check_tensors(
     checkpoint: Checkpoint,
     used: Mapping[str, str],
