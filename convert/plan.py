@@ -40,20 +40,19 @@ def is_quantizable(module: str) -> bool:
 
 
 def _tap_tensors(config: DrafterConfig) -> dict[str, Expected]:
-    """``fc`` and what comes before it; a drafter without taps has neither."""
-    if not config.target_layer_ids:
-        return {}
+    """The adapter of each tap, and ``fc``, which a drafter without taps does not have."""
     taps, hidden = len(config.target_layer_ids), config.hidden_size
-    width_key = "hidden_size" if config.has_hidden_dim_adapter else "target_hidden_size"
-    tensors = {
-        "fc.weight": Expected(
-            (hidden, taps * getattr(config, width_key)),
-            tuple(dict.fromkeys(("hidden_size", "target_layer_ids", width_key))),
-        )
-    }
+    tensors = {}
+    width_key = "target_hidden_size"
     if config.has_hidden_dim_adapter:
         tensors["hidden_dim_adapter.weight"] = Expected(
             (hidden, config.target_hidden_size), ("hidden_size", "target_hidden_size")
+        )
+        width_key = "hidden_size"
+    if taps:
+        tensors["fc.weight"] = Expected(
+            (hidden, taps * getattr(config, width_key)),
+            tuple(dict.fromkeys(("hidden_size", "target_layer_ids", width_key))),
         )
     return tensors
 

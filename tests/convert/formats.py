@@ -121,7 +121,7 @@ def modelopt_config() -> dict[str, Any]:
 
 def jetspec_config() -> dict[str, Any]:
     """Causal, with taps that are wider than the drafter."""
-    return tiny_config(dflash_config={"causal_head": True, "target_hidden_size": 80})
+    return tiny_config(dflash_config={"causal_head": True, "target_hidden_size": 96})
 
 
 def muse_config() -> dict[str, Any]:

@@ -150,10 +150,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str
         if repo != "z-lab/Tiny" or revision not in (None, "main", COMMIT):
             raise LocalEntryNotFoundError("offline")
         cache.mkdir(parents=True, exist_ok=True)
-        for path in remote.iterdir():
-            if any(fnmatch(path.name, pattern) for pattern in allow_patterns):
-                fetched.append(path.name)
-                shutil.copy(path, cache)
+        for path in (path for path in remote.rglob("*") if path.is_file()):
+            name = str(path.relative_to(remote))
+            # As in huggingface_hub, a star matches slashes too.
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                fetched.append(name)
+                (cache / name).parent.mkdir(exist_ok=True)
+                shutil.copy(path, cache / name)
         return str(cache)
 
     monkeypatch.setattr("dflash_mlx.hub.snapshot_download", snapshot_download)
@@ -258,3 +261,38 @@ def test_source_folder_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no config.json"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_hub_repository_of_the_target(tmp_path: Path, hub: tuple[Path, list[str]]) -> None:
+    """Its drafter is in ``dflash/``, and none of the target's weights are fetched."""
+    remote, fetched = hub
+    write_checkpoint(remote / "dflash", shards=2)
+    (remote / "config.json").write_text('{"model_type": "mimo"}')
+    (remote / "model.safetensors").write_text("the target")
+    folder = convert("z-lab/Tiny", tmp_path / "out")
+    assert_same(parameters(load(folder)[0]), tiny_weights(tiny_config()))
+    assert "model.safetensors" not in fetched
+    recorded = json.loads((folder / "config.json").read_text())["source"]
+    assert (recorded["repo"], recorded["revision"]) == ("z-lab/Tiny", COMMIT)
+
+
+def test_shards_that_are_refused_by_their_index(
+    tmp_path: Path, hub: tuple[Path, list[str]]
+) -> None:
+    """The index names the tensors before any of them is fetched."""
+    remote, fetched = hub
+    weights = tiny_weights(tiny_config())
+    weights["markov_w1.weight"] = weights["norm.weight"]
+    write_checkpoint(remote, weights=weights, shards=2)
+    with pytest.raises(UserError, match=r"^z-lab/Tiny: .*DSpark's heads"):
+        convert("z-lab/Tiny", tmp_path / "out")
+    assert not any(name.endswith(".safetensors") for name in fetched)
+
+
+def test_gguf(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a GGUF file"):
+        convert(tmp_path / "dflash-q8.gguf", tmp_path / "out")
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "dflash.gguf").write_text("")
+    with pytest.raises(UserError, match=r"no config.json.*GGUF"):
+        convert(tmp_path / "only", tmp_path / "out")
