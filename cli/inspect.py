@@ -100,7 +100,8 @@ def _target(target: dict[str, Any], drafters: list[dict[str, Any]]) -> Iterator[
     for drafter in drafters:
         revision = f" at {drafter['revision']}" if drafter["revision"] else ""
         problem = f" (does not run: {drafter['problem']})" if drafter["problem"] else ""
-        yield "drafter", f"{drafter['drafter']}{revision}{problem}"
+        made_for = f", for {', '.join(drafter['made_for'])}"
+        yield "drafter", f"{drafter['drafter']}{revision}{made_for}{problem}"
     if not drafters:
         yield "drafter", "none is known"
 

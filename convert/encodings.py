@@ -53,6 +53,44 @@ _ACTIVATION_SCALES = {
 DROPPED = "scale of quantized activations, which this project does not quantize"
 
 
+class _Layout(NamedTuple):
+    """How a tool stores an encoding: the dtypes that each part may have, codes and scale first."""
+
+    encoding: str
+    parts: dict[str, tuple[str, ...]]
+    decode: Callable[..., mx.array]
+
+    def fits(self, dtypes: Mapping[str, str]) -> bool:
+        return dtypes.keys() == self.parts.keys() and all(
+            dtype in self.parts[leaf] for leaf, dtype in dtypes.items()
+        )
+
+
+_CODES4, _CODES8 = ("U8",), ("F8_E4M3",)
+_LAYOUTS = (
+    _Layout(FP8, {"weight": _CODES8, "weight_scale": _FLOATS}, dequantize.fp8),
+    _Layout(FP8, {"weight": _CODES8, "weight_scale_inv": _FLOATS}, dequantize.fp8),
+    _Layout(
+        NVFP4,
+        {"weight_packed": _CODES4, "weight_scale": _CODES8, "weight_global_scale": ("F32",)},
+        partial(dequantize.nvfp4, divide=True),
+    ),
+    _Layout(
+        NVFP4,
+        {"weight": _CODES4, "weight_scale": _CODES8, "weight_scale_2": ("F32",)},
+        partial(dequantize.nvfp4, divide=False),
+    ),
+    _Layout(MXFP4, {"weight_packed": _CODES4, "weight_scale": _EXPONENTS}, dequantize.mxfp4),
+    _Layout(MXFP4, {"weight": _CODES4, "weight_scale": _EXPONENTS}, dequantize.mxfp4),
+    _Layout(MXFP8, {"weight": _CODES8, "weight_scale": _EXPONENTS}, dequantize.mxfp8),
+    _Layout(
+        INT4,
+        {"weight_packed": ("I32",), "weight_scale": _FLOATS, "weight_shape": ("I64", "I32")},
+        dequantize.int4,
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Encoded:
     """A quantized weight.
@@ -119,7 +157,7 @@ def logical_tensors(tensors: Mapping[str, TensorInfo], declared: Declared) -> Lo
             f"{names(declared.encodings)} ones (quantization_config or hf_quant_config.json); "
             "they do not belong together."
         )
-    return _logical(tensors, encoded)
+    return _logical(tensors, encoded, declared)
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
@@ -143,11 +181,13 @@ def decoded(
     return plain
 
 
-def _logical(tensors: Mapping[str, TensorInfo], encoded: dict[str, Encoded]) -> Logical:
+def _logical(
+    tensors: Mapping[str, TensorInfo], encoded: dict[str, Encoded], declared: Declared
+) -> Logical:
     parts = {part for weight in encoded.values() for part in weight.parts}
     rest = {name: info for name, info in tensors.items() if name not in parts}
     dropped = {}
-    if encoded:
+    if declared.present:
         dropped = {n: DROPPED for n in rest if n.rpartition(".")[2] in _ACTIVATION_SCALES}
     plain = {name: info for name, info in rest.items() if name not in dropped}
     return Logical(plain | {n: w.info for n, w in encoded.items()}, encoded, dropped)
@@ -156,47 +196,28 @@ def _logical(tensors: Mapping[str, TensorInfo], encoded: dict[str, Encoded]) -> 
 def _encoded(module: str, leaves: Mapping[str, TensorInfo], block: tuple[int, int]) -> Encoded:
     """The one weight of a module, told by which parts there are and their dtypes."""
     dtypes = {leaf: info.dtype for leaf, info in leaves.items() if leaf in _PARTS | {"weight"}}
-    match dtypes:
-        case {"weight_packed": "U8", "weight_scale": "F8_E4M3", "weight_global_scale": "F32"}:
-            used = ("weight_packed", "weight_scale", "weight_global_scale")
-            kind, decode = NVFP4, partial(dequantize.nvfp4, divide=True)
-        case {"weight": "U8", "weight_scale": "F8_E4M3", "weight_scale_2": "F32"}:
-            used = ("weight", "weight_scale", "weight_scale_2")
-            kind, decode = NVFP4, partial(dequantize.nvfp4, divide=False)
-        case {"weight_packed": "U8", "weight_scale": scale} if scale in _EXPONENTS:
-            used, kind, decode = ("weight_packed", "weight_scale"), MXFP4, dequantize.mxfp4
-        case {"weight": "U8", "weight_scale": scale} if scale in _EXPONENTS:
-            used, kind, decode = ("weight", "weight_scale"), MXFP4, dequantize.mxfp4
-        case {"weight": "F8_E4M3", "weight_scale": scale} if scale in _EXPONENTS:
-            used, kind, decode = ("weight", "weight_scale"), MXFP8, dequantize.mxfp8
-        case {"weight": "F8_E4M3", "weight_scale": scale} if scale in _FLOATS:
-            used, kind, decode = (
-                ("weight", "weight_scale"),
-                FP8,
-                partial(dequantize.fp8, block=block),
-            )
-        case {"weight": "F8_E4M3", "weight_scale_inv": scale} if scale in _FLOATS:
-            used, kind = ("weight", "weight_scale_inv"), FP8
-            decode = partial(dequantize.fp8, block=block)
-        case {"weight_packed": "I32", "weight_scale": scale, "weight_shape": "I64" | "I32"} if (
-            scale in _FLOATS
-        ):
-            used, kind = ("weight_packed", "weight_scale", "weight_shape"), INT4
-            decode = partial(dequantize.int4, module)
-        case _:
-            used = ()
-    if set(used) != set(dtypes):
+    layout = next((layout for layout in _LAYOUTS if layout.fits(dtypes)), None)
+    if layout is None:
         listed = ", ".join(f"{leaf} {dtype}" for leaf, dtype in sorted(dtypes.items()))
         raise UserError(
             f"{module or 'A weight'} is quantized in a way that this version does not know "
             f"({listed}); use an unquantized checkpoint."
         )
-    codes, scale = leaves[used[0]], leaves[used[1]]
-    shape = _shape(module, kind, codes, scale, block)
-    info = TensorInfo(codes.file, _DTYPE, shape)
-    for leaf in used[2:]:
+    codes, scale, *rest = layout.parts
+    info = TensorInfo(
+        leaves[codes].file,
+        _DTYPE,
+        _shape(module, layout.encoding, leaves[codes], leaves[scale], block),
+    )
+    for leaf in rest:
         _check_small(module, leaf, leaves[leaf])
-    return Encoded(kind, info, tuple(_join(module, leaf) for leaf in used), decode)
+    decode = layout.decode
+    if layout.encoding == FP8:
+        decode = partial(decode, block=block)
+    if layout.encoding == INT4:
+        decode = partial(decode, module)
+    parts = tuple(_join(module, leaf) for leaf in layout.parts)
+    return Encoded(layout.encoding, info, parts, decode)
 
 
 def _shape(

@@ -155,8 +155,15 @@ def _target(source: Source, config: Mapping[str, Any]) -> dict[str, Any]:
         "problem": None if _mlx_lm_has(kind) else f"mlx-lm has no model of the type {kind!r}.",
         "target": {key: text.get(key) for key in keys}
         | {"quantization": _mlx_quantization(config.get("quantization"))},
+        # A local folder may be any of the targets that have its sizes.
         "drafters": [
-            {"drafter": p.drafter, "revision": p.revision, "problem": p.unsupported} for p in pairs
+            {
+                "drafter": pair.drafter,
+                "revision": pair.revision,
+                "made_for": list(pair.targets),
+                "problem": pair.unsupported,
+            }
+            for pair in pairs
         ],
     }
 

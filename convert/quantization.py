@@ -44,10 +44,12 @@ class Declared:
     Attributes:
         encodings: The encodings that occur, such as ``NVFP4``; others are not encoded.
         block: Rows and columns of a block that shares a scale, where FP8 has blocks.
+        present: Whether it says anything; it may be about activations and their cache alone.
     """
 
     encodings: frozenset[str] = frozenset()
     block: tuple[int, int] = _BLOCK
+    present: bool = True
 
 
 def read_declared(folder: Path, config: Mapping[str, Any]) -> Declared:
@@ -88,7 +90,7 @@ def declared_quantization(
             f"config.json declares {names(declared[0].encodings)} weights, but "
             f"hf_quant_config.json {names(declared[1].encodings)}; they do not belong together."
         )
-    return declared[0] if declared else Declared()
+    return declared[0] if declared else Declared(present=False)
 
 
 def names(encodings: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """Quantized checkpoints, whole: converted to the exact numbers, or refused in a sentence."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from quantized_checkpoint import ENCODINGS, compressed, make_tensors, modelopt, write_quantized
 from raw_tensors import Raw, bf16
-from tiny_checkpoint import snapshot, tiny_config, write_checkpoint
+from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
 
 from dflash_mlx.convert import convert
 from dflash_mlx.convert.quantization import declared_quantization
@@ -89,8 +90,12 @@ def test_declared_by_modelopts_own_file(tmp_path: Path) -> None:
 
 
 def test_only_the_cache_is_declared_quantized(tmp_path: Path) -> None:
-    source = write_checkpoint(tmp_path / "source", tiny_config(quantization_config=modelopt(None)))
-    convert(source, tmp_path / "out")
+    weights = tiny_weights(tiny_config()) | {"layers.0.self_attn.k_scale": mx.ones(1)}
+    config = tiny_config(quantization_config=modelopt(None))
+    folder = convert(write_checkpoint(tmp_path / "source", config, weights), tmp_path / "out")
+    source = json.loads((folder / "config.json").read_text())["source"]
+    assert list(source["dropped"]) == ["layers.0.self_attn.k_scale"]
+    assert source["encodings"] == []
 
 
 def change(name: str, dtype: str | None, edit: Callable[[np.ndarray], np.ndarray]) -> Any:
