@@ -52,7 +52,8 @@ def load_pair(
         UserError: it cannot be loaded.
     """
     drafter: str | Path | Literal[False] | None = args.draft_model if draft else False
-    if drafter is None and args.model is not None:
+    revision = args.draft_revision if draft else None
+    if drafter is None and revision is None and args.model is not None:
         choice = choose_drafter(args.model)
         if not quiet:
             print(choice.message, file=sys.stderr)
@@ -63,7 +64,7 @@ def load_pair(
         drafter,
         adapter_path=args.adapter_path,
         revision=args.revision,
-        draft_revision=args.draft_revision if isinstance(drafter, str) else None,
+        draft_revision=revision,
         trust_remote_code=args.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
     )

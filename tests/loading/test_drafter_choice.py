@@ -5,49 +5,21 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
 from support.folders import save_drafter, save_target
+from support.hub import DRAFTER, PIN, TARGET, Hub, make_hub
 
 import dflash_mlx
 from dflash_mlx.drafter_choice import choose_drafter
 from dflash_mlx.errors import UserError
-from dflash_mlx.known_pairs import pairs_of_target
-
-TARGET, DRAFTER = "mlx-community/Qwen3-8B-4bit", "z-lab/Qwen3-8B-DFlash-b16"
-(PIN,) = [pair.revision for pair in pairs_of_target(TARGET) if pair.drafter == DRAFTER]
-
-
-class Hub:
-    """Repositories as folders, and a record of what was asked for."""
-
-    def __init__(self) -> None:
-        self.folders: dict[str, Path] = {}
-        self.failure: Exception | None = None
-        self.asked: list[tuple[str, str | None]] = []
-
-    def snapshot_download(
-        self, repo: str, *, revision: str | None, local_files_only: bool, **_: Any
-    ) -> str:
-        self.asked.append((repo, revision))
-        if repo not in self.folders or (local_files_only and self.failure):
-            raise LocalEntryNotFoundError("offline")
-        if self.failure and repo == DRAFTER:
-            raise self.failure
-        return str(self.folders[repo])
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    """A Hub with a tiny target and a tiny drafter under the names of real ones."""
-    hub = Hub()
-    hub.folders = {TARGET: tmp_path / "target", DRAFTER: tmp_path / "drafter"}
-    save_target(hub.folders[TARGET])
-    save_drafter(hub.folders[DRAFTER])
-    monkeypatch.setattr("dflash_mlx.hub.snapshot_download", hub.snapshot_download)
-    return hub
+    return make_hub(tmp_path, monkeypatch)
 
 
 @pytest.fixture
