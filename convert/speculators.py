@@ -43,7 +43,7 @@ _QWEN3 = {
 _LLAMA = {key: value for key, value in _QWEN3.items() if key != "head_dim"} | {
     "intermediate_size": 11008
 }
-_DEFAULTS = {None: _QWEN3, "qwen3": _QWEN3, "llama": _LLAMA}
+_NESTED = "transformer_layer_config"
 _INERT = (
     "speculators_model_type",
     "speculators_version",
@@ -65,7 +65,7 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     Raises:
         UserError: Says what was found and what is needed.
     """
-    keys = config_keys(_flattened(config), "transformer_layer_config", additions)
+    keys = config_keys(_flattened(config), _NESTED, additions)
     refuse_features(keys)
     settings = nested_object(config, "speculators_config")
     kind, verifier = config.get("speculators_model_type"), _verifier(settings)
@@ -108,28 +108,32 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     )
 
 
+def _layer(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object that describes the layers: nested, or the config itself."""
+    return nested_object(config, _NESTED) or config
+
+
 def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    layer = config.get("transformer_layer_config", config)
-    kind = layer.get("model_type")
-    if kind == "speculator_model":
-        kind = None
-    if kind not in _DEFAULTS:
-        raise UserError(
-            f"This drafter has layers of model_type {kind!r}; this version runs those of qwen3 and "
-            "llama."
-        )
-    return _DEFAULTS[kind]
+    kind = _layer(config).get("model_type")
+    # What the library calls its own configs says nothing about the layers.
+    if kind in (None, "speculator_model", "qwen3"):
+        return _QWEN3
+    if kind == "llama":
+        return _LLAMA
+    raise UserError(
+        f"This drafter has layers of model_type {kind!r}; this version runs those of qwen3 and "
+        "llama."
+    )
 
 
 def _flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """As the library does it, RoPE by layer type is that of the sliding layers, for all."""
-    place = "transformer_layer_config" if "transformer_layer_config" in config else None
-    layer = nested_object(config, place) if place else config
+    layer = _layer(config)
     by_type = layer.get("rope_parameters")
     if not isinstance(by_type, Mapping) or SLIDING not in by_type:
         return config
-    layer = {**layer, "rope_parameters": by_type[SLIDING]}
-    return {**config, place: layer} if place else layer
+    flat = {**layer, "rope_parameters": by_type[SLIDING]}
+    return flat if layer is config else {**config, _NESTED: flat}
 
 
 def _verifier(settings: Mapping[str, Any]) -> dict[str, Any]:
