@@ -68,7 +68,7 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     keys = config_keys(_flattened(config), _NESTED, additions)
     refuse_features(keys)
     settings = nested_object(config, "speculators_config")
-    kind, verifier = config.get("speculators_model_type"), _verifier(settings)
+    kind, verifier = speculators_kind(config), _verifier(settings)
     dflash2 = kind == "dflash2"
 
     fields = block_fields(keys) | body_fields(keys, names, additions, _defaults(config))
@@ -106,6 +106,17 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
         renames=COMMON_RENAMES,
         verifier=verifier,
     )
+
+
+def speculators_kind(config: Mapping[str, Any]) -> Any:
+    """The kind of drafter by ``speculators_model_type``, else by ``speculators_config``.
+
+    Raises:
+        UserError: ``speculators_config`` is not an object.
+    """
+    settings = nested_object(config, "speculators_config")
+    kind = config.get("speculators_model_type")
+    return settings.get("algorithm") if kind is None else kind
 
 
 def _layer(config: Mapping[str, Any]) -> Mapping[str, Any]:
