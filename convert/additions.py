@@ -35,13 +35,13 @@ class Additions:
         """What was added, for the record."""
         return {key: value for key, value in asdict(self).items() if value not in (None, False)}
 
-    def check_final_tap(self, taps: tuple[int, ...], depth: int | None) -> None:
+    def check_final_tap(self, taps: tuple[int, ...], depth: Any) -> None:
         """Refuse a tap on the target's last layer, unless it is allowed.
 
         Raises:
             UserError: Says which tap, and how to allow it.
         """
-        if not self.allow_final_tap and taps and depth is not None and taps[-1] == depth - 1:
+        if not self.allow_final_tap and taps and taps[-1] + 1 == depth:
             raise UserError(
                 f"This drafter has a tap on the target's last layer ({taps[-1]} of {depth}), and "
                 "its config does not say whether before or after the final norm; if before, "

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ..drafter.checks import check_integer
+from ..drafter.checks import check_bool, check_integer
 from ..drafter.config import FULL, SLIDING
 from ..errors import UserError
 from .keys import Keys
@@ -34,7 +34,9 @@ def parse_layers(keys: Keys, layers: int, block_size: int) -> Layers:
     # Also where use_swa overrules it, so that they count as read.
     keys.all("sliding_window", "use_sliding_window")
     _checked_kinds(keys, layers)
-    if keys.get("use_swa"):
+    slides = keys.get("use_swa", default=False)
+    check_bool("use_swa", slides)
+    if slides:
         window = keys.required("swa_window_size", "sliding_window")
         _check_swa(explicit, window, block_size)
         return Layers((SLIDING,) * layers, window, (explicit,) * layers if explicit else ())

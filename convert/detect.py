@@ -15,16 +15,17 @@ from .names import map_names
 from .open_spec import parse_open_spec
 from .parsed import Parsed
 from .plan import MASK_EMBEDDING
-from .speculators import parse_speculators
+from .speculators import parse_speculators, speculators_kind
 from .zlab import parse_zlab
 
 _PARSERS: dict[str, Callable[[Mapping[str, Any], Names, Additions], Parsed]] = {
-    "Open Spec Config": parse_open_spec,
+    "open-spec": parse_open_spec,
     "speculators": parse_speculators,
-    "Muse assistant": parse_muse,
-    "DeepSpec": parse_deepspec,
+    "muse-assistant": parse_muse,
+    "deepspec": parse_deepspec,
     "z-lab": parse_zlab,
 }
+_OPEN_SPEC_KEYS = ("open_spec_config_version", "speculative_config")
 _SPECULATORS_KEYS = ("speculators_model_type", "speculators_config", "transformer_layer_config")
 
 
@@ -121,10 +122,10 @@ def find_format(config: Mapping[str, Any]) -> str:
     Raises:
         UserError: It is another kind of drafter, named with what it has, or none at all.
     """
-    if config.get("open_spec_config_version") is not None or "speculative_config" in config:
-        return "Open Spec Config"
+    if any(config.get(key) is not None for key in _OPEN_SPEC_KEYS):
+        return "open-spec"
     if any(config.get(key) is not None for key in _SPECULATORS_KEYS):
-        kind = config.get("speculators_model_type")
+        kind = speculators_kind(config)
         if kind not in ("dflash", "dflash2"):
             raise UserError(
                 f"This is a drafter in speculators format of speculators_model_type {kind!r}, "
@@ -132,9 +133,9 @@ def find_format(config: Mapping[str, Any]) -> str:
             )
         return "speculators"
     if config.get("model_type") == "muse_glimmer_assistant":
-        return "Muse assistant"
+        return "muse-assistant"
     if is_plain_dflash(config):
-        return "DeepSpec"
+        return "deepspec"
     declared = (
         f"architectures {config.get('architectures')!r} and model_type {config.get('model_type')!r}"
     )

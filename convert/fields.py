@@ -180,10 +180,12 @@ def zero_based_taps(keys: Keys) -> tuple[int, ...]:
         UserError: There are none, they contradict each other, or one is the embeddings.
     """
     ids, aux = keys.get("target_layer_ids"), keys.get(*_AUX_KEYS)
-    if keys.get("use_aux_hidden_state") is False:
+    tapped = keys.get("use_aux_hidden_state", default=True)
+    check_bool("use_aux_hidden_state", tapped)
+    if not tapped:
         if ids or aux:
             raise UserError(
-                f"use_aux_hidden_state is false, but there are taps ({ids or aux}); remove one."
+                f"use_aux_hidden_state is false, but there are taps ({ids or aux}); correct one."
             )
         return ()
     if ids is None and aux is None:

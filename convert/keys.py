@@ -50,6 +50,49 @@ _INERT = frozenset(
     }
 )
 
+# What transformers' base class writes into every config, some versions with the values of a
+# text generation that a drafter never does.
+_HUGGING_FACE = frozenset(
+    {
+        "add_cross_attention",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "cross_attention_hidden_size",
+        "diversity_penalty",
+        "do_sample",
+        "early_stopping",
+        "encoder_no_repeat_ngram_size",
+        "exponential_decay_length_penalty",
+        "finetuning_task",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "length_penalty",
+        "max_length",
+        "min_length",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_return_sequences",
+        "output_scores",
+        "prefix",
+        "pruned_heads",
+        "remove_invalid_values",
+        "repetition_penalty",
+        "return_dict_in_generate",
+        "suppress_tokens",
+        "task_specific_params",
+        "temperature",
+        "tf_legacy_loss",
+        "tie_encoder_decoder",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torchscript",
+        "typical_p",
+        "use_bfloat16",
+    }
+)
+
 
 class Keys:
     """The keys of a config, which may be in any of several places, such as ``dflash_config``.
@@ -120,7 +163,7 @@ class Keys:
         Raises:
             UserError: Names the keys and their places.
         """
-        known = self._read | _INERT | set(inert)
+        known = self._read | _INERT | _HUGGING_FACE | set(inert)
         unknown = [
             f"{key} {place}"
             for place, values in self._places.items()

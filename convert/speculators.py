@@ -43,7 +43,7 @@ _QWEN3 = {
 _LLAMA = {key: value for key, value in _QWEN3.items() if key != "head_dim"} | {
     "intermediate_size": 11008
 }
-_DEFAULTS = {None: _QWEN3, "qwen3": _QWEN3, "llama": _LLAMA}
+_NESTED = "transformer_layer_config"
 _INERT = (
     "speculators_model_type",
     "speculators_version",
@@ -65,10 +65,10 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     Raises:
         UserError: Says what was found and what is needed.
     """
-    keys = config_keys(_flattened(config), "transformer_layer_config", additions)
+    keys = config_keys(_flattened(config), _NESTED, additions)
     refuse_features(keys)
     settings = nested_object(config, "speculators_config")
-    kind, verifier = config.get("speculators_model_type"), _verifier(settings)
+    kind, verifier = speculators_kind(config), _verifier(settings)
     dflash2 = kind == "dflash2"
 
     fields = block_fields(keys) | body_fields(keys, names, additions, _defaults(config))
@@ -108,28 +108,43 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     )
 
 
+def speculators_kind(config: Mapping[str, Any]) -> Any:
+    """The kind of drafter by ``speculators_model_type``, else by ``speculators_config``.
+
+    Raises:
+        UserError: ``speculators_config`` is not an object.
+    """
+    settings = nested_object(config, "speculators_config")
+    kind = config.get("speculators_model_type")
+    return settings.get("algorithm") if kind is None else kind
+
+
+def _layer(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object that describes the layers: nested, or the config itself."""
+    return nested_object(config, _NESTED) or config
+
+
 def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    layer = config.get("transformer_layer_config", config)
-    kind = layer.get("model_type")
-    if kind == "speculator_model":
-        kind = None
-    if kind not in _DEFAULTS:
-        raise UserError(
-            f"This drafter has layers of model_type {kind!r}; this version runs those of qwen3 and "
-            "llama."
-        )
-    return _DEFAULTS[kind]
+    kind = _layer(config).get("model_type")
+    # What the library calls its own configs says nothing about the layers.
+    if kind in (None, "speculator_model", "qwen3"):
+        return _QWEN3
+    if kind == "llama":
+        return _LLAMA
+    raise UserError(
+        f"This drafter has layers of model_type {kind!r}; this version runs those of qwen3 and "
+        "llama."
+    )
 
 
 def _flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """As the library does it, RoPE by layer type is that of the sliding layers, for all."""
-    place = "transformer_layer_config" if "transformer_layer_config" in config else None
-    layer = nested_object(config, place) if place else config
+    layer = _layer(config)
     by_type = layer.get("rope_parameters")
     if not isinstance(by_type, Mapping) or SLIDING not in by_type:
         return config
-    layer = {**layer, "rope_parameters": by_type[SLIDING]}
-    return {**config, place: layer} if place else layer
+    flat = {**layer, "rope_parameters": by_type[SLIDING]}
+    return flat if layer is config else {**config, _NESTED: flat}
 
 
 def _verifier(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def test_use_swa_overrules_layer_types() -> None:
     [
         ({"dflash_config": {"use_swa": True, "swa_window_size": 16}}, "use_swa but none of"),
         ({"dflash_config": {"use_swa": True, "causal": False}}, "no swa_window_size"),
+        ({"dflash_config": {"use_swa": 1, "causal": False}}, "use_swa is 1"),
         (
             {"dflash_config": {"use_swa": True, "causal": False, "swa_window_size": 7}},
             "a window of 7, smaller than the block size 8",

@@ -46,6 +46,8 @@ def scaled_down(config: dict[str, Any]) -> dict[str, Any]:
             small[key] = 24 if value == 32000 else value
         else:
             small[key] = SCALED.get(key, value)
+    if "hidden_size" in small:
+        small["intermediate_size"] = SCALED["intermediate_size"]
     return small
 
 

@@ -33,6 +33,12 @@ def test_what_is_read() -> None:
     assert (config.vocab_size, config.draft_vocab_size) == (64, 24)
 
 
+def test_kind_by_the_algorithm() -> None:
+    config = speculators_config(speculators_model_type=None)
+    config["speculators_config"]["algorithm"] = "dflash"
+    assert parsed_config(config) == parsed_config(speculators_config())
+
+
 def test_sliding_layers_are_causal_unless_told() -> None:
     assert parsed_config(speculators_config()).causal == (True, True, False)
     config = parsed_config(speculators_config(sliding_window_non_causal=True))
@@ -111,7 +117,6 @@ def test_verifier_is_recorded() -> None:
         ({"mask_token_id": 64}, "mask_token_id is 64"),
         ({"mask_token_id": "<|MASK|>"}, "the text '<|MASK|>'.*tokenizer"),
         ({"speculators_model_type": "eagle3"}, "speculators_model_type 'eagle3'"),
-        ({"speculators_model_type": None}, "speculators_model_type None"),
         ({"norm_before_residual": True}, "does not know: norm_before_residual at the top level"),
         (nested(norm_after=True), "does not know: norm_after in transformer_layer_config"),
         (nested(model_type="gemma3_text"), "model_type 'gemma3_text'"),
@@ -150,6 +155,30 @@ def test_mistakes_about_the_target(changes: dict[str, Any], problem: str) -> Non
     config["speculators_config"] |= changes
     with pytest.raises(UserError, match=problem):
         parsed_config(config)
+
+
+def test_whole_dictionaries_of_hugging_face() -> None:
+    """Some versions write all that the base class has into the Open Spec Config."""
+    config = open_spec_config() | HUGGING_FACE
+    assert parsed_config(config) == parsed_config(open_spec_config())
+
+
+# transformers 4.57's PretrainedConfig, as far as it is not null.
+HUGGING_FACE = {
+    "return_dict": True,
+    "torchscript": False,
+    "pruned_heads": {},
+    "chunk_size_feed_forward": 0,
+    "add_cross_attention": False,
+    "id2label": {"0": "LABEL_0"},
+    "max_length": 20,
+    "num_beams": 1,
+    "temperature": 1.0,
+    "top_k": 50,
+    "repetition_penalty": 1.0,
+    "use_bfloat16": False,
+    "_name_or_path": "",
+}
 
 
 @pytest.mark.parametrize(
