@@ -66,7 +66,12 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         each = _bytes(needs["memory_per_1000_tokens"])
         yield "disk", _bytes(needs["disk"])
         yield "memory", f"{_bytes(needs['memory'])}, and {each} for each 1000 tokens of context"
-    yield "runs", "yes" if found["problem"] is None else f"no: {found['problem']}"
+    if found["problem"] is not None:
+        yield "runs", f"no: {found['problem']}"
+    elif "target" in found:
+        yield "runs", "in mlx-lm; its caches and layers are checked when it is loaded"
+    else:
+        yield "runs", "yes"
 
 
 def _drafter(drafter: dict[str, Any]) -> Iterator[tuple[str, str]]:

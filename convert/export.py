@@ -17,6 +17,7 @@ from mlx_lm.utils import dequantize_model, make_shards
 from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
 from ..errors import UserError
+from .plan import expected_tensors
 from .staging import check_free, staged
 from .writer import DTYPES
 
@@ -46,6 +47,7 @@ def export_drafter(
     Raises:
         UserError: The format cannot express the drafter, or the folder cannot be written. Nothing
             is left behind.
+        ValueError: The drafter's context weights are stacked.
     """
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
@@ -55,7 +57,10 @@ def export_drafter(
     if dtype is not None:
         # Before dequantizing, so that the numbers are rounded once.
         drafter.set_dtype(DTYPES[dtype])
-    weights = _named(dict(tree_flatten(dequantize_model(drafter).parameters())))
+    weights = dict(tree_flatten(dequantize_model(drafter).parameters()))
+    if set(weights) != set(expected_tensors(drafter.config)):
+        raise ValueError("This drafter's context weights are stacked; export it before that.")
+    weights = _named(weights)
     config["dtype"] = str(drafter.dtype).removeprefix("mlx.core.")
     with staged(destination) as partial:
         _write_weights(partial, weights)

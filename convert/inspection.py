@@ -9,7 +9,13 @@ from mlx_lm.utils import MODEL_REMAPPING
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from ..known_pairs import KnownPair, known_pairs, pairs_of_config, pairs_of_target
+from ..known_pairs import (
+    KnownPair,
+    known_pairs,
+    pairs_of_config,
+    pairs_of_target,
+    text_config,
+)
 from .additions import Additions
 from .detect import recognize
 from .encodings import logical_tensors
@@ -76,7 +82,7 @@ def _mlx_drafter(source: Source, config: Mapping[str, Any], headers: Headers) ->
     except UserError as error:
         drafter, problem = None, str(error)
     quantization = config.get("quantization")
-    origin = config.get("source") or {}
+    origin = _object(config.get("source"))
     described = {
         "kind": MLX_DRAFTER,
         "format": f"MLX, from {origin.get('format', 'an unnamed format')}",
@@ -86,7 +92,7 @@ def _mlx_drafter(source: Source, config: Mapping[str, Any], headers: Headers) ->
     }
     if drafter is None:
         return described
-    verifier = (origin.get("verifier") or {}).get("name_or_path")
+    verifier = _object(origin.get("verifier")).get("name_or_path")
     pairs = [origin.get("repo"), source.repo]
     return described | {
         "drafter": describe_drafter(drafter),
@@ -145,7 +151,7 @@ def _unreadable(source: Source, headers: Headers) -> str | None:
 
 
 def _target(source: Source, config: Mapping[str, Any]) -> dict[str, Any]:
-    text = config.get("text_config", config)
+    text = text_config(config)
     kind = config.get("model_type")
     pairs = pairs_of_target(source.repo) if source.repo else pairs_of_config(config)
     keys = ("num_hidden_layers", "hidden_size", "vocab_size")
@@ -243,6 +249,11 @@ def _raw(config: Mapping[str, Any]) -> dict[str, Any]:
     nested = config.get("dflash_config")
     places = [config, nested] if isinstance(nested, Mapping) else [config]
     return {key: place[key] for place in places for key in _RAW_KEYS if place.get(key) is not None}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """A part of a config that only informs, or nothing if it is not an object."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _mlx_quantization(quantization: Any) -> str | None:

@@ -122,10 +122,10 @@ def _from_modelopt(quantization: Mapping[str, Any], where: str) -> Declared:
     algorithms = [algorithm]
     if algorithm == "MIXED_PRECISION":
         layers = _object(f"{where}'s quantized_layers", quantization, "quantized_layers")
-        algorithms = [layer.get("quant_algo") for layer in layers.values()]
+        algorithms = [_object(layer, layers, layer).get("quant_algo") for layer in layers]
     # Without an algorithm only the key/value cache is quantized, which is not in the weights.
     algorithms = [name for name in algorithms if name is not None]
-    if unknown := [name for name in algorithms if name not in _MODELOPT]:
+    if unknown := [name for name in algorithms if str(name) not in _MODELOPT]:
         raise UserError(
             f"The checkpoint's weights are quantized as {unknown[0]} ({where}, quant_algo), which "
             f"this version does not read; it reads {', '.join(_MODELOPT)}."
@@ -136,10 +136,11 @@ def _from_modelopt(quantization: Mapping[str, Any], where: str) -> Declared:
 def _from_compressed(quantization: Mapping[str, Any]) -> Declared:
     groups = _object("quantization_config.config_groups", quantization, "config_groups")
     found, blocks = set(), []
-    for name, group in groups.items():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if weights is None:
+    for name in groups:
+        group = _object(f"quantization_config.config_groups.{name}", groups, name)
+        if group.get("weights") is None:
             continue
+        weights = _object(f"the weights of quantization_config's {name}", group, "weights")
         found.add(_compressed(name, weights))
         if weights.get("block_structure") is not None:
             blocks.append(_block(weights["block_structure"]))
@@ -150,7 +151,9 @@ def _from_compressed(quantization: Mapping[str, Any]) -> Declared:
 
 def _compressed(name: str, weights: Mapping[str, Any]) -> str:
     kind, bits, size = (weights.get(key) for key in ("type", "num_bits", "group_size"))
-    encoding = _COMPRESSED.get((kind, bits, size)) or _COMPRESSED.get((kind, bits, None))
+    exact = [_COMPRESSED[key] for key in _COMPRESSED if key == (kind, bits, size)]
+    in_any_groups = [_COMPRESSED[key] for key in _COMPRESSED if key == (kind, bits, None)]
+    encoding = next(iter(exact + in_any_groups), None)
     if encoding is None:
         raise UserError(
             f"The checkpoint's weights are quantized to {bits}-bit {kind} in groups of {size} "

@@ -75,14 +75,18 @@ def pairs_of_target(model: str) -> list[KnownPair]:
     return [p for p in known_pairs() if name in {base_name(target) for target in p.targets}]
 
 
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a target's config.json that its language model's sizes are in."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
 def pairs_of_config(config: Mapping[str, Any]) -> list[KnownPair]:
     """The pairs for a target whose name is not known, told by its config.json.
 
     Several targets may have the same sizes; then the pairs of all of them are returned.
     """
-    text = config.get("text_config", config)
-    if not isinstance(text, Mapping):
-        return []
+    text = text_config(config)
     sizes = [text.get(key) for key in ("hidden_size", "num_hidden_layers", "vocab_size")]
     if None in sizes:
         return []

@@ -24,6 +24,7 @@ def test_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(tmp_path / "target")]) == 0
     out = capsys.readouterr().out
     assert "target (llama)" in out and "none is known" in out
+    assert "checked when it is loaded" in out
 
 
 def test_drafter_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

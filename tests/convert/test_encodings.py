@@ -1,7 +1,7 @@
 """Quantized checkpoints, whole: converted to the exact numbers, or refused in a sentence."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +250,39 @@ def test_two_declarations_that_differ(tmp_path: Path) -> None:
     tensors, _ = make_tensors("fp8 per tensor", quantize_fc=False)
     other = {"quantization": {"quant_algo": "NVFP4"}}
     refused(tmp_path, "declares FP8 weights, but", tensors, modelopt("FP8"), other)
+
+
+ODD_VALUES = (None, True, -1, 1.5, "", "x", [], [1], {}, {"a": None})
+
+
+def places(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every key in a nested object."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*path, key)
+            yield from places(inner, (*path, key))
+
+
+def with_value(config: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    key, *rest = path
+    return config | {key: with_value(config[key], tuple(rest), value) if rest else value}
+
+
+MIXED = modelopt("MIXED_PRECISION") | {"quantized_layers": {"a": {"quant_algo": "NVFP4"}}}
+DECLARATIONS = [{"quantization_config": config} for _, config in ENCODINGS.values()]
+DECLARATIONS.append({"quantization_config": MIXED})
+
+
+@pytest.mark.parametrize("declaration", DECLARATIONS)
+def test_any_value_of_any_key_is_read_or_refused(declaration: dict[str, Any]) -> None:
+    for path in places(declaration):
+        for value in ODD_VALUES:
+            try:
+                found = declared_quantization(with_value(declaration, path, value))
+            except UserError as error:
+                assert len(str(error).splitlines()) == 1
+            else:
+                assert found.encodings <= {"FP8", "NVFP4", "MXFP4", "MXFP8", "INT4"}
 
 
 def test_several_encodings_in_one_checkpoint() -> None:

@@ -125,6 +125,14 @@ def test_dtype(tmp_path: Path) -> None:
         export_drafter(load_drafter(folder), tmp_path / "other", dtype="int8")
 
 
+def test_a_stacked_drafter_is_not_exported(tmp_path: Path) -> None:
+    drafter = load_drafter(FIXTURES / "plain" / "mlx")
+    drafter.stack_context()
+    with pytest.raises(ValueError, match="stacked"):
+        export_drafter(drafter, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_card_says_where_it_comes_from(tmp_path: Path) -> None:
     drafter = Drafter(parsed_config(tiny_config()))
     source = {"repo": "z-lab/Tiny", "license": "mit"}

@@ -181,6 +181,25 @@ def test_published_configs(tmp_path: Path, name: str) -> None:
         assert found["problem"]
 
 
+ODD_VALUES = (None, True, -1, "", "x", [], [1], {}, {"a": None})
+
+
+@pytest.mark.parametrize("value", ODD_VALUES, ids=repr)
+def test_any_value_of_any_key(tmp_path: Path, value: Any) -> None:
+    """Whatever is in a config of either kind, there is an answer and no traceback."""
+    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+    mlx = convert(checkpoint, tmp_path / "mlx")
+    save_target(tmp_path / "target")
+    for folder in (checkpoint, mlx, tmp_path / "target"):
+        file = folder / "config.json"
+        config = json.loads(file.read_text())
+        for key in (*config, "text_config", "quantization", "quantization_config"):
+            file.write_text(json.dumps(config | {key: value}))
+            found = inspect(str(folder))
+            json.dumps(found)
+            assert found["problem"] is None or len(found["problem"].splitlines()) == 1
+
+
 class Hub:
     """One repository; what is downloaded is recorded."""
 

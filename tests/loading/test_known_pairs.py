@@ -80,6 +80,7 @@ def test_sizes_of_one_target_and_of_several() -> None:
     }
     assert pairs_of_config({"text_config": sizes}) == pairs_of_config(sizes)
     assert pairs_of_config(sizes | {"hidden_size": 4097}) == []
+    assert pairs_of_config({"text_config": None} | sizes) == pairs_of_config(sizes)
     assert pairs_of_config({"text_config": 3}) == pairs_of_config({}) == []
     shared = {"hidden_size": 5120, "num_hidden_layers": 64, "vocab_size": 248320}
     assert len({pair.targets for pair in pairs_of_config(shared)}) > 1
