@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from published import RUNS, completed
 from tiny_checkpoint import (
     parsed_config,
     snapshot,
@@ -21,6 +22,7 @@ from tiny_checkpoint import (
 )
 
 from dflash_mlx.convert import convert, export_drafter
+from dflash_mlx.convert.detect import recognize
 from dflash_mlx.convert.export import zlab_config
 from dflash_mlx.drafter.config import FULL, SLIDING, DrafterConfig
 from dflash_mlx.drafter.model import Drafter
@@ -216,3 +218,21 @@ def test_destination_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="already exists"):
         export_drafter(Drafter(parsed_config(tiny_config())), tmp_path)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_published_configs_come_back(name: str) -> None:
+    """Each is exported to what reads back as the same drafter, or refused by name."""
+    config = without_mask(recognize(completed(name)).parsed.config)
+    try:
+        exported = zlab_config(config)
+    except UserError as error:
+        assert any(key in str(error) for key in ("num_target_layers", "has_", "window_rule"))
+        assert not name.startswith("z-lab") or config.num_target_layers is None
+        return
+    assert without_mask(recognize(exported).parsed.config) == config
+
+
+def without_mask(config: DrafterConfig) -> DrafterConfig:
+    """As long as nobody has seen the tensors, there may be a mask embedding."""
+    return replace(config, has_mask_embedding=False, mask_token_id=0)
