@@ -100,13 +100,16 @@ def hub_errors(name: str, revision: str | None) -> Iterator[None]:
             f"There is no folder and no Hub repository {name!r}; check the spelling, or log in "
             "with `hf auth login` if it is private."
         ) from error
+    # Before the transport's error, of which it is a kind.
+    except HfHubHTTPError as error:
+        first, *_ = str(error).strip().splitlines() or ["no reason given"]
+        reason = first.rstrip(".")
+        raise UserError(f"The Hub refused {name} ({reason}); try again later.") from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, TRANSPORT_ERROR) as error:
         raise UserError(
             f"{name} is neither a local folder nor in the Hub cache, and the Hub cannot be "
             "reached; connect to the network or give a local folder."
         ) from error
-    except HfHubHTTPError as error:
-        raise UserError(f"The Hub refused {name}: {error}") from error
 
 
 def find_local(path_or_repo: str | Path, revision: str | None = None) -> Path | None:

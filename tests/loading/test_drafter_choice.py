@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from support.folders import save_drafter, save_target
 from support.hub import DRAFTER, PIN, TARGET, Hub, make_hub
 
@@ -134,3 +134,11 @@ def test_local_target_needs_no_network(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_no_hub_id() -> None:
     with pytest.raises(UserError, match="no folder"):
         choose_drafter("./Qwen3-8B-4bit")
+
+
+def test_hub_that_answers_with_an_error(hub: Hub) -> None:
+    response = type("Response", (), {"status_code": 503, "headers": {}, "request": None})()
+    hub.failure = HfHubHTTPError("503 Server Error\nRequest ID", response=response)
+    with pytest.raises(UserError, match=r"refused .*\(503 Server Error\)") as error:
+        dflash_mlx.load(TARGET)
+    assert len(str(error.value).splitlines()) == 1
