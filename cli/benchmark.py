@@ -224,7 +224,7 @@ def _arms(
 
 def _load_draft_model(name: str, tokenizer: TokenizerWrapper) -> nn.Module:
     try:
-        pair, own_tokenizer = load(name)
+        pair, own_tokenizer = load(name, draft_model=False)
     except UserError as error:
         raise UserError(f"--mlx-draft-model: {error}") from error
     if own_tokenizer.vocab_size != tokenizer.vocab_size:

@@ -40,7 +40,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=int,
         help="rows a round verifies, anchor included (default: the drafter's own)",
     )
-    rounds.add_argument("--no-draft", action="store_true", help="decode plainly")
+    rounds.add_argument(
+        "--no-draft", action="store_true", help="decode plainly, without loading a drafter"
+    )
     rounds.add_argument(
         "-m",
         "--max-tokens",
@@ -135,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     template_options = json_object("--chat-template-config", args.chat_template_config)
     options = _generation_options(args)
     _check_before_loading(args)
-    model, tokenizer = load_pair(args)
+    model, tokenizer = load_pair(args, draft=not args.no_draft, quiet=args.quiet)
     for token in args.extra_eos_token:
         known = token.isdecimal() or token in tokenizer.get_vocab()
         if not known:

@@ -14,7 +14,9 @@ from ..errors import UserError
 
 COMMANDS = {
     "generate": "generate text from a prompt",
-    "convert": "convert a DFlash drafter to MLX format",
+    "convert": "convert a DFlash drafter to MLX format, or back",
+    "inspect": "say what a checkpoint is, before its weights are downloaded",
+    "models": "list the known pairs of targets and drafters",
     "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",
     "verify": "prove that drafting does not change the text",
     "doctor": "look at machine, software, caches and memory",

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..drafter_choice import choose_drafter
 from ..errors import UserError
 from ..loading import load
 from ..measure.arms import BlockSize
@@ -21,7 +23,8 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", help="the target: a folder or a Hugging Face id")
     group.add_argument(
         "--draft-model",
-        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format",
+        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format (default: the "
+        "one known for the target, see `dflash-mlx models`)",
     )
     group.add_argument("--revision", help="branch, tag or commit of the target")
     group.add_argument("--draft-revision", help="branch, tag or commit of the drafter")
@@ -33,18 +36,35 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_pair(args: argparse.Namespace) -> tuple[Pair, TokenizerWrapper]:
+def load_pair(
+    args: argparse.Namespace, *, draft: bool = True, quiet: bool = False
+) -> tuple[Pair, TokenizerWrapper]:
     """Load what the model options name; the embedded pair if they name nothing.
+
+    A drafter that is chosen because none is named is announced on stderr and put into the options.
+
+    Args:
+        args: with the options of :func:`add_model_options`.
+        draft: whether to load a drafter at all.
+        quiet: whether to announce nothing.
 
     Raises:
         UserError: it cannot be loaded.
     """
+    drafter: str | Path | Literal[False] | None = args.draft_model if draft else False
+    revision = args.draft_revision if draft else None
+    if drafter is None and revision is None and args.model is not None:
+        choice = choose_drafter(args.model)
+        if not quiet:
+            print(choice.message, file=sys.stderr)
+        drafter = choice.folder or False
+        args.draft_model, args.draft_revision = choice.drafter, choice.revision
     return load(
         args.model,
-        args.draft_model,
+        drafter,
         adapter_path=args.adapter_path,
         revision=args.revision,
-        draft_revision=args.draft_revision,
+        draft_revision=revision,
         trust_remote_code=args.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
     )
