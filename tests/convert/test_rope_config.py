@@ -85,3 +85,14 @@ def test_rope_style() -> None:
     assert not parsed_config(tiny_config(is_neox_style=True)).rope.traditional
     with pytest.raises(UserError, match="rope style"):
         parsed_config(tiny_config(is_neox_style=True, rope_is_neox_style=False))
+
+
+def test_amplitude_that_the_user_gives() -> None:
+    """It overrules the config's, and means nothing without YaRN."""
+    config = tiny_config(rope_scaling=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0})
+    assert parsed_config(config).rope.attention_factor == 1.0
+    assert parsed_config(config, attention_factor=1.4158883).rope.attention_factor == 1.4158883
+    with pytest.raises(UserError, match=r"--attention-factor is for YaRN.*'default'"):
+        parsed_config(tiny_config(), attention_factor=1.2)
+    with pytest.raises(UserError, match="attention_factor is -1"):
+        parsed_config(config, attention_factor=-1.0)
