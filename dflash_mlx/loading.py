@@ -84,13 +84,14 @@ def load(
     if embedded and mx.default_device() == mx.cpu:
         # The CPU backend is fast in float32 alone.
         model, drafter = _float32(model), _float32(drafter)
-    elif mx.default_device() == mx.cpu and Target(model).dtype != mx.float32:
+    pair = make_pair(model, drafter, _context_length(config))
+    if mx.default_device() == mx.cpu and pair.target.dtype != mx.float32:
         warnings.warn(
-            f"The target runs in {Target(model).dtype} on the CPU, where MLX is fast in float32 "
+            f"The target runs in {pair.target.dtype} on the CPU, where MLX is fast in float32 "
             "alone; expect seconds a token.",
             stacklevel=2,
         )
-    return make_pair(model, drafter, _context_length(config)), tokenizer
+    return pair, tokenizer
 
 
 def make_pair(
@@ -102,13 +103,14 @@ def make_pair(
         UserError: they do not fit together, or the target's family is not supported. The model is
             left untapped.
     """
+    untapped = Target(model)
     if drafter is None:
-        return Pair(Target(model), None, context_length)
-    check_pair(drafter.config, Target(model))
-    if drafter.dtype != mx.float32 and Target(model).dtype == mx.float32:
+        return Pair(untapped, None, context_length)
+    check_pair(drafter.config, untapped)
+    if drafter.dtype != mx.float32 and untapped.dtype == mx.float32:
         drafter.set_dtype(mx.float32)
     drafter.stack_context()
-    target = Target(model, drafter.config.target_layer_ids)
+    target = Target(model, drafter.config.target_layer_ids, untapped.family)
     return Pair(target, BoundDrafter(drafter, target), context_length)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .cache.adopt import StockCache, describe
@@ -196,22 +197,29 @@ def _cached_tokens(model: Pair, cache: list[StockCache] | None) -> int:
     """Tokens that a prompt cache already holds."""
     if cache is None:
         return 0
-    if len(cache) != model.target.num_layers:
-        raise UserError(
-            f"The prompt cache has {len(cache)} layers, but the target has "
-            f"{model.target.num_layers}."
-        )
     found, needed = (list(map(describe, x)) for x in (cache, model.target.make_cache()))
+    if len(found) != len(needed):
+        raise UserError(
+            f"The prompt cache has {len(found)} layers, but the target has {len(needed)}."
+        )
     if found != needed:
         raise UserError(
             f"The prompt cache holds {', '.join(sorted(set(found)))}, but the target's layers need "
             f"{', '.join(sorted(set(needed)))}, each at its place."
         )
-    if rows := {c.keys.shape[0] for c in cache if c.keys is not None} - {1}:
+    recurrent = [c for c in cache if isinstance(c, ArraysCache)]
+    attention = [c for c in cache if not isinstance(c, ArraysCache)]
+    batches = {c.keys.shape[0] for c in attention if c.keys is not None}
+    batches |= {c.batch_size for c in recurrent}
+    if rows := batches - {1}:
         raise UserError(f"The prompt cache holds a batch of {max(rows)}; one sequence is needed.")
-    if len({c.offset for c in cache}) > 1:
+    if any(c.lengths is not None or c.left_padding is not None for c in recurrent):
+        raise UserError("The prompt cache is padded for a batch; extract its sequence first.")
+    # A recurrent layer does not know how many tokens it has seen, only whether there were any.
+    length = attention[0].offset
+    if {c.offset for c in attention} != {length} or any(c.empty() == (length > 0) for c in recurrent):
         raise UserError("The prompt cache's layers differ in length, so it is damaged.")
-    return cache[0].offset
+    return length
 
 
 def check_max_tokens(max_tokens: int) -> None:

@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from ..cache.adopt import Buffer
 from ..cache.linear import LinearCache
+from ..cache.recurrent import RecurrentCache
 from .history import History
 
 
@@ -53,5 +54,9 @@ class State:
             buffer.commit(self.offset, accepted)
 
     def arrays(self) -> list[mx.array]:
-        """What the buffers hold: all that the next round reads, but for anchor and offset."""
+        """What the buffers got in the last round, whatever was accepted of it."""
         return [array for buffer in self.buffers for array in buffer.arrays()]
+
+    def replayed(self) -> list[mx.array]:
+        """Recurrent states after the last commit, which wait for the acceptance."""
+        return [x for c in self.caches if isinstance(c, RecurrentCache) for x in c.states]

@@ -8,8 +8,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from ..cache.adopt import Buffer, StockCache
 from ..errors import UserError
-from .families import family_of
+from .families import Family
+from .recorder import Recorder
+from .stack import Stack
 from .taps import Taps
+from .trial import family_of
 
 
 class Target:
@@ -18,15 +21,17 @@ class Target:
     Args:
         model: as mlx-lm loads it. Its parameters and behaviour stay as they are.
         taps: layers whose output is read, 0-based, in the drafter's order; none for plain decoding.
+        family: of another target of the same model; None finds it out.
 
     Raises:
         UserError: the family is not supported; the model is left untapped.
     """
 
-    def __init__(self, model: nn.Module, taps: Sequence[int] = ()):
-        self.family = family_of(model)
+    def __init__(self, model: nn.Module, taps: Sequence[int] = (), family: Family | None = None):
         self.model = model
-        self._stack = model.model
+        self._stack = Stack(model)
+        self._recorder = Recorder(self._stack.layers)
+        self.family = family or family_of(model, self._stack, self._recorder)
         self._taps = Taps(self._stack.layers, taps)
 
     @property
@@ -35,34 +40,25 @@ class Target:
 
     @property
     def hidden_size(self) -> int:
-        return self.model.args.hidden_size
+        return self._stack.embedding(mx.array([0])).shape[-1]
 
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding table, padding included."""
-        return self._stack.embed_tokens.weight.shape[0]
+        return self._stack.embedding.weight.shape[0]
 
     @property
     def dtype(self) -> mx.Dtype:
         """The dtype of the hidden states."""
-        return self._stack.norm.weight.dtype
+        return self._stack.embedding(mx.array([0])).dtype
 
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
-        x = self._stack.embed_tokens(ids)
-        scale = self.family.embed_scale
-        return x * scale(self.hidden_size, x.dtype) if scale else x
+        return self.family.scaled(self._stack.embedding(ids))
 
     def head(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states that are already normed, softcapped as the target's own are."""
-        if "lm_head" in self.model:
-            logits = self.model.lm_head(hidden)
-        else:
-            logits = self._stack.embed_tokens.as_linear(hidden)
-        if self.family.softcap:
-            cap = self.model.args.final_logit_softcapping
-            logits = mx.tanh(logits / cap) * cap
-        return logits
+        return self._stack.head(hidden)
 
     def forward(
         self, ids: mx.array, caches: Sequence[Buffer] | Sequence[StockCache]
@@ -80,14 +76,14 @@ class Target:
         """
         if ids.shape[0] > 1 and not self.family.batched:
             raise UserError("This target's family takes a single sequence, not a batch.")
-        with self._taps.recording() as outputs:
+        with self._taps.recording() as outputs, self._recorder.recording():
             logits = self.model(ids, cache=caches)
         if not self._taps.ids:
             return logits, None
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
     def make_cache(self) -> list[StockCache]:
-        """Empty stock caches, one a layer."""
+        """Empty stock caches, in the order of the layers that keep one."""
         return make_prompt_cache(self.model)
 
     def release(self) -> None:

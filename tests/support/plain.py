@@ -13,6 +13,11 @@ from dflash_mlx.decode.sampling import Sampling
 MARGIN = 1e-4
 
 
+def vocab_of(model: nn.Module) -> int:
+    """How many logits the model has."""
+    return model(mx.array([[0]])).shape[-1]
+
+
 def random_prompt(length: int, vocab: int, seed: int = 0) -> list[int]:
     """Random token ids."""
     return mx.random.randint(0, vocab, (length,), key=mx.random.key(seed)).tolist()
@@ -54,7 +59,7 @@ def clear_case(
     Sums are rounded differently in another shape of the same product, which may turn a near-tie
     over; a text without near-ties must come out token for token.
     """
-    vocab = model.args.vocab_size
+    vocab = vocab_of(model)
     for attempt in range(20):
         prompt = random_prompt(length, vocab, 1000 * seed + attempt)
         text = plain(model, prompt, n, sampling, row)
@@ -81,7 +86,7 @@ def clear_turn(
 ) -> tuple[list[int], list[int]]:
     """A random turn after ``before``, and the greedy text that follows, without near-ties."""
     for seed in range(50):
-        turn = random_prompt(length, model.args.vocab_size, 77_000 + seed)
+        turn = random_prompt(length, vocab_of(model), 77_000 + seed)
         text = plain_greedy(model, [*before, *turn], n)
         logits = model(mx.array([[*before, *turn, *text]]))[0, len(before) + length - 1 : -1]
         top = mx.sort(logits, axis=-1)[:, -2:]
