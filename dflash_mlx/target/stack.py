@@ -8,9 +8,10 @@ import mlx.nn as nn
 from ..errors import UserError
 from .swap import subclass
 
-# What mlx-lm's families call the decoder stack, and the embedding table in it.
+# What mlx-lm's families call the decoder stack, the embedding table in it, and an untied head.
 STACKS = ("model", "backbone", "transformer")
-EMBEDDINGS = ("embed_tokens", "embeddings", "word_embeddings", "wte")
+EMBEDDINGS = ("embed_tokens", "embeddings", "tok_embeddings", "word_embeddings", "wte")
+HEADS = ("lm_head", "output")
 
 
 class Stack:
@@ -23,6 +24,7 @@ class Stack:
         module: the decoder stack.
         layers: the decoder layers, all of them.
         embedding: the embedding table.
+        args: of the language model.
         name: the family: the module of mlx_lm.models that the language model comes from.
 
     Raises:
@@ -32,6 +34,7 @@ class Stack:
     def __init__(self, model: nn.Module):
         language = model.language_model if "language_model" in model else model
         self.name = type(language).__module__.rpartition(".")[2]
+        self.args = language.args
         self._language = language
         self._key = next((name for name in STACKS if name in language), None)
         if self._key is None or "layers" not in language[self._key]:
@@ -65,3 +68,10 @@ class Stack:
         stack.__class__, stack.output = self._ran, hidden
         rest[self._key] = stack
         return rest(mx.zeros(hidden.shape[:2], mx.int32))
+
+    def head_raw(self, hidden: mx.array) -> mx.array:
+        """The head's product with ``hidden [B, n, hidden]``, without scale and softcap."""
+        name = next((name for name in HEADS if name in self._language), None)
+        if name is None:
+            return self.embedding.as_linear(hidden)
+        return self._language[name](hidden)

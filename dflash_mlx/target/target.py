@@ -20,7 +20,8 @@ class Target:
 
     Args:
         model: as mlx-lm loads it. Its parameters and behaviour stay as they are.
-        taps: layers whose output is read, 0-based, in the drafter's order; none for plain decoding.
+        taps: layers whose output is read, 0-based, in the drafter's order; the number of layers
+            stands for the final norm. None for plain decoding.
         family: of another target of the same model; None finds it out.
 
     Raises:
@@ -32,7 +33,7 @@ class Target:
         self._stack = Stack(model)
         self._recorder = Recorder(self._stack.layers)
         self.family = family or family_of(model, self._stack, self._recorder)
-        self._taps = Taps(self._stack.layers, taps)
+        self._taps = Taps([*self._stack.layers, self._stack.module], taps)
 
     @property
     def num_layers(self) -> int:
@@ -40,7 +41,7 @@ class Target:
 
     @property
     def hidden_size(self) -> int:
-        return self._stack.embedding(mx.array([0])).shape[-1]
+        return self.embed_raw(mx.array([0])).shape[-1]
 
     @property
     def vocab_size(self) -> int:
@@ -50,15 +51,23 @@ class Target:
     @property
     def dtype(self) -> mx.Dtype:
         """The dtype of the hidden states."""
-        return self._stack.embedding(mx.array([0])).dtype
+        return self.embed_raw(mx.array([0])).dtype
 
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
-        return self.family.scaled(self._stack.embedding(ids))
+        return self.family.embed(self.embed_raw(ids), self._stack.args)
+
+    def embed_raw(self, ids: mx.array) -> mx.array:
+        """The embedding table's rows of ``ids``, unscaled."""
+        return self._stack.embedding(ids)
 
     def head(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states that are already normed, softcapped as the target's own are."""
         return self._stack.head(hidden)
+
+    def head_raw(self, hidden: mx.array) -> mx.array:
+        """The head's product alone, before any scale or softcap of the target's own."""
+        return self._stack.head_raw(hidden)
 
     def forward(
         self, ids: mx.array, caches: Sequence[Buffer] | Sequence[StockCache]

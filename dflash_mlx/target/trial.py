@@ -1,6 +1,6 @@
 """The trial of a family that nobody has looked at: does it run as one of the known ones does?"""
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -79,7 +79,7 @@ def _trial(model: nn.Module, stack: Stack, recorder: Recorder, rows: int) -> Fam
         raise ValueError("its forward through a round's buffers differs from its own.")
     if not _same(second, mx.take_along_axis(plain, at[..., None], axis=1)):
         raise ValueError("its forward after a partly accepted round differs from its own.")
-    return Family(_scale(table(ids), seen.inputs[0]), batched=rows > 1)
+    return replace(_embedding(table(ids), seen.inputs[0]), batched=rows > 1)
 
 
 class _Witness:
@@ -120,13 +120,13 @@ def _same(a: mx.array, b: mx.array) -> bool:
     return (mx.abs(a - b).mean() <= tolerance * spread).item()
 
 
-def _scale(embedded: mx.array, received: mx.array) -> Callable[..., float] | None:
-    """What the table's rows were multiplied by before the first layer received them."""
-    if mx.array_equal(embedded, received):
-        return None
-    tolerance = 1e-5 if embedded.dtype == mx.float32 else 1e-2
-    embedded, received = embedded.astype(mx.float32), received.astype(mx.float32)
-    scale = ((embedded * received).sum() / (embedded * embedded).sum()).item()
-    if mx.abs(received - scale * embedded).max() > tolerance * mx.abs(received).max():
+def _embedding(rows: mx.array, received: mx.array) -> Family:
+    """A family by what becomes of the table's ``rows`` before the first layer receives them."""
+    if mx.array_equal(rows, received):
+        return Family()
+    tolerance = 1e-5 if rows.dtype == mx.float32 else 1e-2
+    rows, received = rows.astype(mx.float32), received.astype(mx.float32)
+    scale = ((rows * received).sum() / (rows * rows).sum()).item()
+    if mx.abs(received - scale * rows).max() > tolerance * mx.abs(received).max():
         raise ValueError("its first layer receives more than its scaled embeddings.")
-    return lambda hidden, dtype: scale
+    return Family(embed=lambda rows, args: rows * scale)

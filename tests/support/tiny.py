@@ -104,6 +104,12 @@ FAMILIES = {
     "gemma4_text": GEMMA4,
     "gemma4": SMALL_GEMMA4,
     "kimi_k25": LATENT,
+    "muse_glimmer": {
+        "sliding_window": 8,
+        "num_hidden_layers": 4,
+        "output_multiplier": 0.5,
+        "tie_word_embeddings": False,
+    },
     "qwen3_next": GATED_DELTA | MOE,
     "qwen3_5": GATED_DELTA | {"tie_word_embeddings": True},
     "qwen3_5_moe": GATED_DELTA | MOE,

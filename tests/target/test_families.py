@@ -76,6 +76,17 @@ def test_embed_and_head_are_the_models_own(family, tied):
     assert ("lm_head" in language) is not always.get(family, tied)
 
 
+@every_family
+def test_raw_rows_and_logits_are_before_the_targets_own_scale_and_cap(family):
+    target = Target(model_of(family))
+    language = language_of(target.model)
+    table = language.model.embed_tokens.weight
+    assert mx.array_equal(target.embed_raw(mx.array([3])), table[3:4])
+    hidden = 100 * mx.random.normal((1, 1, 32), key=mx.random.key(0))
+    weight = language.lm_head.weight if "lm_head" in language else table
+    assert mx.allclose(target.head_raw(hidden), hidden @ weight.T, rtol=1e-4, atol=1e-3)
+
+
 def test_gemmas_scale_their_embeddings_and_some_cap_their_logits():
     hidden = 100 * mx.random.normal((1, 1, 32), key=mx.random.key(0))
     for family, cap in {"gemma": None, "gemma2": 30, "gemma3": None, "gemma4": 30}.items():
