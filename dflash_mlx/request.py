@@ -217,7 +217,9 @@ def _cached_tokens(model: Pair, cache: list[StockCache] | None) -> int:
         raise UserError("The prompt cache is padded for a batch; extract its sequence first.")
     # A recurrent layer does not know how many tokens it has seen, only whether there were any.
     length = attention[0].offset
-    if {c.offset for c in attention} != {length} or any(c.empty() == (length > 0) for c in recurrent):
+    if {c.offset for c in attention} != {length} or any(
+        c.empty() == (length > 0) for c in recurrent
+    ):
         raise UserError("The prompt cache's layers differ in length, so it is damaged.")
     return length
 

@@ -16,7 +16,6 @@ from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import UserError
 from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.loading import make_pair
 from dflash_mlx.target.families import FAMILIES
 from dflash_mlx.target.target import Target
 
@@ -142,41 +141,3 @@ def test_ragged_batch_is_lossless(family, sampling):
     target.release()
     assert [row[:n] for row in emitted] == [list(t[:n]) for t in truth]
     assert any(len(set(row)) > 1 for row in accepted)
-
-
-UNSUPPORTED = {
-    "qwen3_next": (
-        {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "decoder_sparse_step": 1,
-            "shared_expert_intermediate_size": 16,
-            "mlp_only_layers": [],
-            "moe_intermediate_size": 16,
-            "linear_num_value_heads": 2,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "linear_conv_kernel_dim": 4,
-            "partial_rotary_factor": 0.5,
-            "full_attention_interval": 2,
-        },
-        "ArraysCache",
-    ),
-    # All its caches are KVCache, and nobody has looked at the rest of it.
-    "olmo2": ({}, "not among those"),
-}
-
-
-@pytest.mark.parametrize("family", UNSUPPORTED)
-def test_unsupported_family_is_refused_by_its_cache_kind(family):
-    changes, message = UNSUPPORTED[family]
-    model = tiny_model(family, **changes)
-    classes = [type(layer) for layer in model.layers]
-    for attempt in (lambda: Target(model, (0,)), lambda: make_pair(model)):
-        with pytest.raises(UserError) as refused:
-            attempt()
-        assert repr(family) in str(refused.value)
-        assert message in str(refused.value)
-        assert "qwen3_moe" in str(refused.value)
-    assert [type(layer) for layer in model.layers] == classes
