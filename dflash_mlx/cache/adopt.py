@@ -42,8 +42,13 @@ def adopt(rows: Sequence[StockCache], quantization: KVQuantization | None = None
     Args:
         rows: all of one kind.
         quantization: what is still to be done to those that are not quantized yet.
+
+    Raises:
+        ValueError: the kinds differ.
     """
-    kind = type(rows[0])
+    kind, *others = {type(c) for c in rows}
+    if others:
+        raise ValueError(f"One layer's caches differ in kind: {', '.join(map(describe, rows))}.")
     if kind is CacheList:
         parts = zip(*(c.caches for c in rows), strict=True)
         return ListCache([adopt(part) for part in parts])

@@ -1,4 +1,4 @@
-"""Losslessness on rotating caches that keep their first positions, as ``max_kv_size`` makes them."""
+"""Losslessness on rotating caches that keep their first rows, as ``max_kv_size`` makes them."""
 
 import functools
 
@@ -12,7 +12,7 @@ from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.target.target import Target
 
 TAPS = (0, 2)
-N = 200
+N = 120
 GREEDY = Sampling()
 FAMILIES = ("qwen3", "smollm3")
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -22,7 +22,7 @@ model_of = functools.cache(tiny_model)
 @functools.cache
 def case(family, length, size, row=0):
     return clear_steps(
-        model_of(family), length, N + 20, row, max_kv_size=size, prefill_step_size=STEP
+        model_of(family), length, N + 40, row, max_kv_size=size, prefill_step_size=STEP
     )
 
 
@@ -65,13 +65,15 @@ def test_ragged_batch_of_three(family):
         assert row[:N] == truth[:N]
 
 
-def test_largest_round():
-    prompt, truth = clear_steps(model_of("qwen3"), 20, N + 80, max_kv_size=8)
+@pytest.mark.parametrize(("length", "size"), [(20, 8), (2, 20)])
+def test_long_text_in_the_largest_rounds(length, size):
+    n = 250
+    prompt, truth = clear_steps(model_of("qwen3"), length, n + 80, max_kv_size=size)
     target = Target(model_of("qwen3"), TAPS)
     try:
         for accept in (lambda _: 31, lambda r: r * 7 % 32):
             drafter = OracleDrafter([prompt + truth], accept, VOCAB, 32)
-            rows = run(target, drafter, [prompt], N, 32, GREEDY, max_kv_size=8)[0]
-            assert rows[0][:N] == truth[:N]
+            rows = run(target, drafter, [prompt], n, 32, GREEDY, max_kv_size=size)[0]
+            assert rows[0][:n] == truth[:n]
     finally:
         target.release()

@@ -15,7 +15,6 @@ from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.decode.state import State
 from dflash_mlx.target.target import Target
 
-
 # Prompt rows a chunk.
 STEP = 64
 
