@@ -38,9 +38,12 @@ class Family:
 
 # By module of mlx_lm.models: its own remapping has already sent mistral to llama and so on.
 FAMILIES = {
+    "deepseek_v3": Family(),
+    "deepseek_v32": Family(),
     "gemma": Family(embed_scale=_root),
     "gemma2": Family(embed_scale=_root, softcap=True, batched=False),
     "gemma3_text": Family(embed_scale=_bfloat16_root),
+    "glm_moe_dsa": Family(),
     "gpt_oss": Family(),
     "llama": Family(),
     "minimax": Family(),
@@ -61,7 +64,7 @@ def family_of(model: nn.Module) -> Family:
     if kinds := unsupported(make_prompt_cache(model)):
         raise UserError(
             f"The target's family {name!r} keeps a cache of kind {', '.join(kinds)}; this version "
-            f"runs targets that keep KVCache or RotatingKVCache: {', '.join(FAMILIES)}."
+            f"runs these families: {', '.join(FAMILIES)}."
         )
     if name not in FAMILIES:
         raise UserError(
