@@ -74,6 +74,7 @@ class RoundQueue:
 
     def submit(self, block_size: int) -> None:
         """Queue a round on the device. The host does not wait."""
+        self.state.settle(min(self._lengths))
         self.state.reserve(max(self._lengths) + self.rows_in_flight + block_size)
         verdict = run_round(self._target, self._drafter, self._chooser, self.state, block_size)
         # One array a round is read: the tokens, with the accepted count behind them.

@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from ..cache.adopt import Buffer
 from ..cache.linear import LinearCache
+from ..cache.quantized import QuantizingCache
 from ..cache.recurrent import RecurrentCache
 from .history import History
 
@@ -41,6 +42,12 @@ class State:
             buffer.reserve(rows)
         if self.history is not None:
             self.history.reserve(rows)
+
+    def settle(self, length: int) -> None:
+        """Quantize the caches that wait for it, if ``length`` committed rows allow it."""
+        self.caches = [
+            c.settled(length) if isinstance(c, QuantizingCache) else c for c in self.caches
+        ]
 
     def advance(self, tokens: mx.array, accepted: mx.array) -> None:
         """Commit the anchor and ``accepted [B]`` drafts; the bonus becomes the anchor.

@@ -41,10 +41,13 @@ class Family:
 # By the module of mlx_lm.models that the language model comes from: mlx-lm's own remapping has
 # already sent mistral to llama and so on. Any other family is tried when it is loaded.
 FAMILIES = {
+    "deepseek_v3": Family(),
+    "deepseek_v32": Family(),
     "gemma": Family(embed=_rooted),
     "gemma2": Family(embed=_rooted, batched=False),
     "gemma3_text": Family(embed=_bfloat16_rooted),
     "gemma4_text": Family(embed=_rooted),
+    "glm_moe_dsa": Family(),
     "gpt_oss": Family(),
     "kimi_k25": Family(),
     "llama": Family(),

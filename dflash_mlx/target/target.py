@@ -14,6 +14,9 @@ from .stack import Stack
 from .taps import Taps
 from .trial import family_of
 
+# What mlx-lm's make_prompt_cache pins of a rotating cache.
+KEEP = 4
+
 
 class Target:
     """An mlx-lm model that also hands out the hidden states of its tapped layers.
@@ -91,9 +94,33 @@ class Target:
             return logits, None
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
-    def make_cache(self) -> list[StockCache]:
-        """Empty stock caches, in the order of the layers that keep one."""
-        return make_prompt_cache(self.model)
+    @property
+    def shapes_no_cache(self) -> bool:
+        """Whether mlx-lm makes this model's caches, and can make them rotating ones."""
+        return not hasattr(self.model, "make_cache")
+
+    def make_cache(self, max_kv_size: int | None = None) -> list[StockCache]:
+        """Empty stock caches, in the order of the layers that keep one.
+
+        Args:
+            max_kv_size: rows that a layer keeps at most: the first 4 and the last ones.
+
+        Raises:
+            UserError: the size cannot be had.
+        """
+        if max_kv_size is None:
+            return make_prompt_cache(self.model)
+        if not self.shapes_no_cache:
+            raise UserError(
+                "max_kv_size cannot be set: this target's family shapes its own caches, and mlx-lm "
+                "would not heed it."
+            )
+        if max_kv_size <= KEEP:
+            raise UserError(
+                f"max_kv_size {max_kv_size} is too small: the first {KEEP} tokens always stay, so "
+                f"it must be {KEEP + 1} or more."
+            )
+        return make_prompt_cache(self.model, max_kv_size)
 
     def release(self) -> None:
         """Undo the taps."""

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from dflash_mlx.cache.adopt import adopt
-from dflash_mlx.cache.linear import LinearCache, _stacked
+from dflash_mlx.cache.linear import LinearCache, stacked
+from dflash_mlx.cache.quantized import KVQuantization
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.prefill import prefill
 from dflash_mlx.decode.queue import RoundQueue
@@ -14,16 +15,25 @@ from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.decode.state import State
 from dflash_mlx.target.target import Target
 
+# Prompt rows a chunk.
+STEP = 64
+
 
 def start(
-    target: Target, drafter: Drafting | None, prompts: Sequence[Sequence[int]]
+    target: Target,
+    drafter: Drafting | None,
+    prompts: Sequence[Sequence[int]],
+    max_kv_size: int | None = None,
+    quantization: KVQuantization | None = None,
 ) -> tuple[State, list[int]]:
     """Prefill each row by itself and adopt the rows as one batch."""
     rows, contexts = [], []
     for prompt in prompts:
-        caches = target.make_cache()
+        caches = target.make_cache(max_kv_size)
         context = drafter.make_context(mx.array([0], mx.int32)) if drafter else None
-        prefill(target, drafter, prompt[:-1], caches, context, 0, 64, lambda *_: None)
+        prefill(
+            target, drafter, prompt[:-1], caches, context, 0, STEP, lambda *_: None, quantization
+        )
         rows.append(caches)
         contexts.append(context)
     lengths = [len(p) - 1 for p in prompts]
@@ -34,15 +44,15 @@ def start(
     return State(
         anchor=mx.array([p[-1] for p in prompts], mx.int32),
         offset=offset,
-        caches=[adopt(layer) for layer in zip(*rows, strict=True)],
+        caches=[adopt(layer, quantization) for layer in zip(*rows, strict=True)],
         context=context,
     ), lengths
 
 
 def _stack_context(rows: Sequence[LinearCache], offset: mx.array) -> LinearCache:
     return LinearCache(
-        _stacked([r.keys for r in rows]),
-        _stacked([r.values for r in rows]),
+        stacked([r.keys for r in rows]),
+        stacked([r.values for r in rows]),
         offset,
         mx.zeros_like(offset),
     )
@@ -55,13 +65,16 @@ def run(
     n: int,
     block_size: int,
     sampling: Sampling,
+    **caches: object,
 ) -> tuple[list[list[int]], list[list[int]], RoundQueue]:
     """Emit at least ``n`` tokens a row, with one round queued ahead.
+
+    ``caches`` are the options of :func:`start`.
 
     Returns:
         The tokens of each row, the accepted drafts of each round and row, and the queue.
     """
-    state, lengths = start(target, drafter, prompts)
+    state, lengths = start(target, drafter, prompts, **caches)
     chooser = Chooser(sampling, batch=len(prompts))
     queue = RoundQueue(target, drafter, chooser, state, lengths)
     emitted, accepted = [[] for _ in prompts], []

@@ -1,6 +1,6 @@
 """Tiny configurations of mlx-lm families that are not in the table and pass the trial."""
 
-from support.tiny import GATED_DELTA, LATENT, MOE
+from support.tiny import GATED_DELTA, MLA, MOE
 
 MAMBA = {
     "attention_bias": False,
@@ -64,7 +64,7 @@ RECURRENT = {
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 16,
     },
-    "kimi_linear": LATENT
+    "kimi_linear": MLA
     | {
         "num_experts": 0,
         "num_experts_per_token": 1,

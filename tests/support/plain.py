@@ -93,3 +93,30 @@ def clear_turn(
         if (top[:, 1] - top[:, 0]).min().item() > MARGIN:
             return turn, text
     raise AssertionError(f"No turn of {length} tokens without near-ties was found.")
+
+
+def clear_steps(
+    model: nn.Module, length: int, n: int, seed: int = 0, **options: object
+) -> tuple[list[int], list[int]]:
+    """A random prompt and its greedy text, without near-ties among the steps themselves.
+
+    For caches that forget or round, which no single forward over all of it can stand for.
+
+    Args:
+        model: the target.
+        length: of the prompt.
+        n: tokens of text.
+        seed: of the prompt.
+        options: of mlx-lm's ``generate_step``.
+    """
+    for attempt in range(20):
+        prompt = random_prompt(length, model.args.vocab_size, 1000 * seed + attempt)
+        steps = generate_step(mx.array(prompt), model, max_tokens=n, **options)
+        text, margins = [], []
+        for token, logprobs in steps:
+            top = mx.sort(logprobs)[-2:]
+            margins.append(top[1] - top[0])
+            text.append(int(token))
+        if mx.stack(margins).min().item() > MARGIN:
+            return prompt, text
+    raise AssertionError(f"No prompt of {length} tokens without near-ties was found.")

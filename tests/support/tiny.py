@@ -59,24 +59,34 @@ SMALL_GEMMA4 = GEMMA4 | {
     "num_kv_shared_layers": 2,
     "num_hidden_layers": 6,
 }
-LATENT = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_routed_experts": 4,
+# Latents of 16 dimensions and 4 rotary ones; the first layer is dense, the others are not.
+MLA = {
+    "tie_word_embeddings": False,
+    "moe_intermediate_size": 16,
     "n_shared_experts": 1,
+    "n_routed_experts": 4,
+    "routed_scaling_factor": 1.0,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "qk_nope_head_dim": 8,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
     "n_group": 1,
     "topk_group": 1,
     "num_experts_per_tok": 2,
-    "routed_scaling_factor": 1.0,
-    "first_k_dense_replace": 1,
     "moe_layer_freq": 1,
-    "moe_intermediate_size": 16,
-    "rope_scaling": None,
+    "first_k_dense_replace": 1,
+    "attention_bias": False,
 }
+# An indexer that leaves each row 8 positions to attend to.
+SPARSE = MLA | {"index_head_dim": 8, "index_n_heads": 8, "index_topk": 8}
 FAMILIES = {
+    "deepseek_v3": MLA,
+    "deepseek_v32": SPARSE,
+    "glm_moe_dsa": SPARSE | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "llama": {},
     "smollm3": {"no_rope_layer_interval": 2, "num_hidden_layers": 4},
     "qwen2": {"tie_word_embeddings": False},
@@ -103,7 +113,7 @@ FAMILIES = {
     "gemma3": {"sliding_window": 8, "sliding_window_pattern": 2, "num_hidden_layers": 4},
     "gemma4_text": GEMMA4,
     "gemma4": SMALL_GEMMA4,
-    "kimi_k25": LATENT,
+    "kimi_k25": MLA,
     "muse_glimmer": {
         "sliding_window": 8,
         "num_hidden_layers": 4,
