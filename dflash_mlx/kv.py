@@ -39,6 +39,10 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
         _check_quantizable(target, quantized.bits, quantized.group_size)
     if sizes := {_batch(c) for c in rows if c.keys is not None} - {1}:
         raise UserError(f"The prompt cache holds a batch of {max(sizes)}; one sequence is needed.")
+    if any(c.offset and c.keys is None for c in rows):
+        raise UserError(
+            "The prompt cache is in use by another generation; let that one end, or close it."
+        )
     recurrent = [c for c in leaves(cache) if isinstance(c, ArraysCache)]
     if any(
         c.batch_size > 1 or c.lengths is not None or c.left_padding is not None for c in recurrent
@@ -48,10 +52,6 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
     seen = {c.offset > 0 for c in rows} | {not c.empty() for c in recurrent}
     if len({c.offset for c in rows}) > 1 or len(seen) > 1:
         raise UserError("The prompt cache's layers differ in length, so it is damaged.")
-    if any(c.offset and c.keys is None for c in rows):
-        raise UserError(
-            "The prompt cache is in use by another generation; let that one end, or close it."
-        )
     return rows[0].offset
 
 

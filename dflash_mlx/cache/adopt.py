@@ -60,12 +60,15 @@ def adopt(rows: Sequence[StockCache], quantization: KVQuantization | None = None
 
 
 def release(caches: Sequence[StockCache]) -> None:
-    """Drop the keys and values of adopted ``caches``, so that nothing is held twice.
+    """Drop what adopted ``caches`` hold, so that nothing is held twice.
 
     Their lengths stay: a cache that has a length and no rows is one that is in use.
     """
-    for cache in row_caches(caches):
-        cache.keys = cache.values = None
+    for cache in leaves(caches):
+        if isinstance(cache, ArraysCache):
+            cache.cache = [None] * len(cache.cache)
+        else:
+            cache.keys = cache.values = None
 
 
 def hand_back(

@@ -21,17 +21,19 @@ class Recurrence:
         arguments: its arguments by name, without ``state``, ``mask`` and ``lengths``.
         takes_lengths: the function wants the number of unmasked rows as well as the mask.
         rows: how many rows went in.
-        state: the state it returned, ``[B, …]``.
+        state: what it returned, if a single row went in: then nothing is left to replay.
     """
 
     function: Callable[..., tuple[mx.array, mx.array]]
     arguments: dict[str, object]
     takes_lengths: bool
     rows: int
-    state: mx.array
+    state: mx.array | None
 
     def after(self, state: mx.array | None, count: mx.array) -> mx.array:
         """``state`` after the first ``count [B]`` rows, at least one each."""
+        if self.state is not None:
+            return self.state
         extra = {"lengths": count} if self.takes_lengths else {}
         mask = mx.arange(self.rows) < count[:, None]
         return self.function(**self.arguments, state=state, mask=mask, **extra)[1]
@@ -65,10 +67,15 @@ class Window:
 
 @dataclass
 class Tape:
-    """What went into one layer's convolutions and recurrences in a forward, in order."""
+    """What went into one layer's convolutions and recurrences in a forward, in order.
+
+    Attributes:
+        windows: the convolutions' inputs.
+        recurrences: the recurrences, each with the state that it returned.
+    """
 
     windows: list[mx.array] = field(default_factory=list)
-    recurrences: list[Recurrence] = field(default_factory=list)
+    recurrences: list[tuple[mx.array, Recurrence]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ class RecurrentCache:
         windows = iter(tape.windows)
         steps = []
         for written in self._written:
-            step = next((x for x in tape.recurrences if x.state is written), None)
+            step = next((note for state, note in tape.recurrences if state is written), None)
             steps.append(step or _window(next(windows, None), written))
         if next(windows, None) is not None:
             raise ValueError("A convolution keeps its state elsewhere than in the cache.")
@@ -164,7 +171,8 @@ class RecurrentCache:
 
     def arrays(self) -> list[mx.array]:
         """What the last commit replays; what comes of it depends on the acceptance."""
-        return [x for step in self._rounds[-1].steps for x in step.arrays()]
+        steps = self._rounds[-1].steps if self._rounds else ()
+        return [x for step in steps for x in step.arrays()]
 
     def hand_back(self, row: int, length: int, cache: ArraysCache) -> None:
         """Make ``cache`` a stock cache of this ``row`` after its first ``length`` tokens.

@@ -118,8 +118,10 @@ def _noting(function: Callable, tapes: list[Tape]) -> Callable:
             given = dict(zip(names, args, strict=False)) | kwargs
             for name in ("state", "mask", "lengths"):
                 given.pop(name, None)
-            note = Recurrence(function, given, "lengths" in names, output.shape[1], state)
-            tapes[-1].recurrences.append(note)
+            rows = output.shape[1]
+            kept = state if rows == 1 else None
+            note = Recurrence(function, given, "lengths" in names, rows, kept)
+            tapes[-1].recurrences.append((state, note))
         return output, state
 
     return recurrence

@@ -45,6 +45,15 @@ PLAIN = {
     "phi3": {},
 }
 RECURRENT = {
+    # Attention and Mamba side by side in every layer.
+    "falcon_h1": {
+        "mamba_n_heads": 4,
+        "mamba_d_head": 8,
+        "mamba_d_ssm": 32,
+        "mamba_d_state": 8,
+        "mamba_d_conv": 4,
+        "mamba_n_groups": 2,
+    },
     "granitemoehybrid": MAMBA
     | {
         "embedding_multiplier": 3.0,
