@@ -40,18 +40,16 @@ def family_of(model: nn.Module, stack: Stack, recorder: Recorder) -> Family:
 
 
 def _tried(model: nn.Module, stack: Stack, recorder: Recorder) -> Family:
-    try:
-        return _trial(model, stack, recorder, 2)
-    except _FAILURES:
-        # Some attention takes no mask a batch row, and is fine otherwise.
-        pass
-    try:
-        return _trial(model, stack, recorder, 1)
-    except _FAILURES as failure:
-        raise UserError(
-            f"The target's family {stack.name!r} is not among those that this version knows "
-            f"({', '.join(FAMILIES)}), and does not run like them: {failure}"
-        ) from failure
+    # Some attention takes no mask a batch row, and is fine with a single sequence.
+    for rows in (2, 1):
+        try:
+            return _trial(model, stack, recorder, rows)
+        except _FAILURES as error:
+            failure = error
+    raise UserError(
+        f"The target's family {stack.name!r} is not among those that this version knows "
+        f"({', '.join(FAMILIES)}), and does not run like them: {failure}"
+    ) from failure
 
 
 def _trial(model: nn.Module, stack: Stack, recorder: Recorder, rows: int) -> Family:
