@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 from support.batch import STEP, run
 from support.oracle import OracleDrafter
 from support.plain import clear_steps
@@ -19,11 +20,13 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 model_of = functools.cache(tiny_model)
 
 
+def kept(size):
+    return functools.partial(make_prompt_cache, max_kv_size=size)
+
+
 @functools.cache
 def case(family, length, size, row=0):
-    return clear_steps(
-        model_of(family), length, N + 40, row, max_kv_size=size, prefill_step_size=STEP
-    )
+    return clear_steps(model_of(family), length, N + 40, row, kept(size), prefill_step_size=STEP)
 
 
 def emitted(family, cases, accept, block_size, size):
@@ -68,7 +71,7 @@ def test_ragged_batch_of_three(family):
 @pytest.mark.parametrize(("length", "size"), [(20, 8), (2, 20)])
 def test_long_text_in_the_largest_rounds(length, size):
     n = 250
-    prompt, truth = clear_steps(model_of("qwen3"), length, n + 80, max_kv_size=size)
+    prompt, truth = clear_steps(model_of("qwen3"), length, n + 80, 0, kept(size))
     target = Target(model_of("qwen3"), TAPS)
     try:
         for accept in (lambda _: 31, lambda r: r * 7 % 32):

@@ -1,6 +1,6 @@
 """Plain decoding, row by row, on mlx-lm alone: what every other way must equal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -96,7 +96,13 @@ def clear_turn(
 
 
 def clear_steps(
-    model: nn.Module, length: int, n: int, seed: int = 0, **options: object
+    model: nn.Module,
+    length: int,
+    n: int,
+    seed: int = 0,
+    make_cache: Callable[[nn.Module], list[object]] = make_prompt_cache,
+    margin: float = MARGIN,
+    **options: object,
 ) -> tuple[list[int], list[int]]:
     """A random prompt and its greedy text, without near-ties among the steps themselves.
 
@@ -107,16 +113,20 @@ def clear_steps(
         length: of the prompt.
         n: tokens of text.
         seed: of the prompt.
+        make_cache: makes the empty cache.
+        margin: that the best token has at least. A quantized cache needs more: what is rounded
+            differently by a hair may come out a whole quantum apart.
         options: of mlx-lm's ``generate_step``.
     """
-    for attempt in range(20):
+    for attempt in range(200):
         prompt = random_prompt(length, model.args.vocab_size, 1000 * seed + attempt)
-        steps = generate_step(mx.array(prompt), model, max_tokens=n, **options)
+        cache = make_cache(model)
+        steps = generate_step(mx.array(prompt), model, max_tokens=n, prompt_cache=cache, **options)
         text, margins = [], []
         for token, logprobs in steps:
             top = mx.sort(logprobs)[-2:]
             margins.append(top[1] - top[0])
             text.append(int(token))
-        if mx.stack(margins).min().item() > MARGIN:
+        if mx.stack(margins).min().item() > margin:
             return prompt, text
     raise AssertionError(f"No prompt of {length} tokens without near-ties was found.")
