@@ -106,6 +106,6 @@ class RoundQueue:
             _, features = self._target.forward(self.state.anchor[:, None], self.state.caches)
             if self.state.context is not None:
                 self._drafter.write_context(features, self.state.context)
-            for buffer in self.state.buffers:
+            for buffer in self.state.caches:
                 buffer.commit(self.state.offset + 1, mx.zeros_like(self.state.offset))
         self._flight.clear()
