@@ -50,6 +50,13 @@ def test_every_acceptance_length(family, block_size):
     assert {a[0] for a in accepted} == set(range(block_size))
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
+def test_long_text(family):
+    prompt, truth = case(family)
+    emitted, _, _ = emit(family, prompt, truth, 200, 16, lambda r: r * 5 % 16)
+    assert emitted[0][:200] == truth[:200]
+
+
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 100])
 @pytest.mark.parametrize("family", [*HYBRIDS, *WINDOWS])
 def test_prompts_shorter_and_longer_than_the_window(family, length):
