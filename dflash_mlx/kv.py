@@ -59,7 +59,7 @@ def _alike(target: Target, cache: Sequence[StockCache]) -> list[StockCache]:
     """The target's caches in the form that ``cache`` has, where the target can have that form."""
     rows = row_caches(cache)
     kept = [c.max_size for c in rows if isinstance(c, RotatingKVCache) and c.keep]
-    made = target.make_cache(kept[0] if kept and target.shapes_no_cache else None)
+    made = target.make_cache(kept[0] if kept and target.takes_max_kv_size else None)
     if (quantized := _quantized(rows)) is None:
         return made
     like = QuantizedKVCache(quantized.group_size, quantized.bits)
@@ -160,7 +160,7 @@ def rotating_size(
             "the prompt cache was not made with that size; use model.make_prompt_cache("
             f"max_kv_size={max_kv_size}), or lower max_tokens."
         )
-    if not target.shapes_no_cache:
+    if not target.takes_max_kv_size:
         raise UserError(
             f"max_kv_size {max_kv_size} is less than prompt and max_tokens together ({end}), but "
             "this target's family shapes its own caches, and mlx-lm would not heed the option. "

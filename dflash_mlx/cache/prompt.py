@@ -10,8 +10,8 @@ from .context import ContextBuffer
 class PromptCache(list):
     """mlx-lm's list of caches, and the context K/V of the same tokens.
 
-    It can be used, trimmed and saved as mlx-lm's own list. The context is only about speed: after
-    a prompt cache that has none, a drafter knows the new tokens alone.
+    Between generations it can be used, trimmed and saved as mlx-lm's own list. The context is only
+    about speed: after a prompt cache that has none, a drafter knows the new tokens alone.
 
     Args:
         caches: stock caches, one a layer.

@@ -95,8 +95,8 @@ class Target:
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
     @property
-    def shapes_no_cache(self) -> bool:
-        """Whether mlx-lm makes this model's caches, and can make them rotating ones."""
+    def takes_max_kv_size(self) -> bool:
+        """Whether mlx-lm shapes this model's caches, and not the model itself."""
         return not hasattr(self.model, "make_cache")
 
     def make_cache(self, max_kv_size: int | None = None) -> list[StockCache]:
@@ -110,7 +110,7 @@ class Target:
         """
         if max_kv_size is None:
             return make_prompt_cache(self.model)
-        if not self.shapes_no_cache:
+        if not self.takes_max_kv_size:
             raise UserError(
                 "max_kv_size cannot be set: this target's family shapes its own caches, and mlx-lm "
                 "would not heed it."

@@ -17,8 +17,6 @@ N = 60
 MARGIN = 1e-2
 GROUP = 32
 GREEDY = Sampling()
-FAMILIES = ("llama", "qwen3")
-every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 @functools.cache
@@ -45,9 +43,8 @@ def emitted(family, cases, accept, block_size, bits, start):
         target.release()
 
 
-@pytest.mark.parametrize("start", [0, 60])
+@pytest.mark.parametrize(("family", "start"), [("llama", 45), ("qwen3", 0)])
 @pytest.mark.parametrize("block_size", [1, 2, 3, 5, 8, 13, 16])
-@every_family
 def test_every_acceptance_length(family, block_size, start):
     prompt, truth = case(family, 20, 8, start)
     for right in sorted({0, 1, block_size // 2, block_size - 1}):
@@ -76,8 +73,8 @@ def test_every_width(bits):
     assert rows[0][:N] == truth[:N]
 
 
-@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 66, 130])
-@pytest.mark.parametrize("start", [0, 1, 64, 65])
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 66])
+@pytest.mark.parametrize("start", [0, 64, 65])
 def test_prompts_around_the_start(length, start):
     prompt, truth = case("llama", length, 8, start)
     rows = emitted("llama", [(prompt, truth)], lambda r: r * 5 % 16, 16, 8, start)
@@ -91,13 +88,12 @@ def test_every_place_of_the_start_in_a_block(start):
     assert rows[0][:N] == truth[:N]
 
 
-@every_family
-def test_ragged_batch_of_three(family):
-    for start, lengths in ((0, (3, 70, 11)), (80, (3, 70, 11))):
-        cases = [case(family, length, 8, start, row) for row, length in enumerate(lengths)]
-        rows = emitted(family, cases, lambda r: r * 3 % 8, 8, 8, start)
-        for row, (_, truth) in zip(rows, cases, strict=True):
-            assert row[:N] == truth[:N]
+@pytest.mark.parametrize(("family", "start"), [("llama", 70), ("qwen3", 0)])
+def test_ragged_batch_of_three(family, start):
+    cases = [case(family, length, 8, start, row) for row, length in enumerate((3, 60, 11))]
+    rows = emitted(family, cases, lambda r: r * 3 % 8, 8, 8, start)
+    for row, (_, truth) in zip(rows, cases, strict=True):
+        assert row[:N] == truth[:N]
 
 
 def test_the_quantization_and_its_start_matter():
