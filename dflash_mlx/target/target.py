@@ -49,9 +49,13 @@ class Target:
 
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
-        x = self._stack.embed_tokens(ids)
+        x = self.lookup(ids)
         scale = self.family.embed_scale
         return x * scale(self.hidden_size, x.dtype) if scale else x
+
+    def lookup(self, ids: mx.array) -> mx.array:
+        """Plain rows of the embedding table."""
+        return self._stack.embed_tokens(ids)
 
     def head(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states that are already normed, softcapped as the target's own are."""
@@ -85,6 +89,17 @@ class Target:
         if not self._taps.ids:
             return logits, None
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
+
+    def encode(self, ids: mx.array) -> tuple[mx.array, mx.array]:
+        """One forward over whole texts ``ids [B, n]``, without caches and without logits.
+
+        Returns:
+            Hidden states ``[B, n, hidden]`` after the final norm, for :meth:`head`, and features
+            ``[B, n, taps * hidden]``.
+        """
+        with self._taps.recording() as outputs:
+            hidden = self._stack(ids)
+        return hidden, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
     def make_cache(self) -> list[StockCache]:
         """Empty stock caches, one a layer."""

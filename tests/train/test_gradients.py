@@ -1,0 +1,127 @@
+"""The chunked gradients: against the loss's own differences, and whatever the chunks."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_flatten
+from support.training import numbers, random_text, tiny_learner
+
+from dflash_mlx.train.blocks import sample_blocks
+from dflash_mlx.train.learner import Sums
+
+OBJECTIVES = {
+    "decayed cross entropy": {},
+    "D-PACE": {"weighting": "dpace"},
+    "distillation": {"loss": "kl", "weighting": "uniform", "temperature": 2.0},
+}
+DRAFTERS = {
+    "full": {},
+    "sliding and causal": {
+        "layer_types": ("sliding_attention", "full_attention"),
+        "sliding_window": 12,
+        "causal_layers": (True, True),
+    },
+    "mask embedding, bias and softcap": {
+        "has_mask_embedding": True,
+        "attention_bias": True,
+        "final_logit_softcapping": 5.0,
+        "output_multiplier": 0.5,
+        "input_embedding_scale": 2.0,
+    },
+}
+
+
+def setup(learner, prefixes=False):
+    text = random_text()
+    blocks = sample_blocks(text, 8, 20, np.random.default_rng(0), prefixes)
+    if learner.drafter.config.has_mask_embedding:
+        # Zero, as it is built, would be scaled to any length by the norms.
+        learner.drafter.mask_embedding = mx.array(numbers(5, 32))
+    return learner.features(mx.array(text.tokens)), blocks, learner.parameters()
+
+
+def add(learner, parameters, features, blocks):
+    sums = Sums.zero()
+    learner.add(parameters, features, blocks, sums)
+    return sums
+
+
+def loss_of(learner, parameters, features, blocks, weights):
+    """The loss with the rows' weights held, whose gradient the trainer is to compute."""
+    context = learner.context(parameters, features)
+    losses, _ = learner.losses(learner.logits(blocks, context), blocks, features.hidden)
+    return (losses * weights).sum().item()
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_against_finite_differences(objective, drafter):
+    learner = tiny_learner(7, OBJECTIVES[objective], **DRAFTERS[drafter])
+    features, blocks, parameters = setup(learner, prefixes=True)
+    context = learner.context(parameters, features)
+    _, weights = learner.losses(learner.logits(blocks, context), blocks, features.hidden)
+    mx.eval(weights)
+    gradients = add(learner, parameters, features, blocks).gradients
+    assert gradients.keys() == parameters.keys()
+    for seed, (name, value) in enumerate(parameters.items()):
+        # Along the gradient plus noise, so that neither a zero nor a wrong sign can hide.
+        direction = gradients[name] / mx.linalg.norm(gradients[name])
+        noise = mx.array(numbers(seed, *value.shape))
+        direction = direction + 0.5 * noise / mx.linalg.norm(noise)
+        step = 2e-3 * max(mx.linalg.norm(value).item(), 1.0) / mx.linalg.norm(direction).item()
+        ahead, behind = (
+            loss_of(learner, parameters | {name: value + s * direction}, features, blocks, weights)
+            for s in (step, -step)
+        )
+        slope = (gradients[name] * direction).sum().item()
+        assert (ahead - behind) / (2 * step) == pytest.approx(slope, rel=0.02, abs=2e-3), name
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_chunks_change_nothing(objective, chunk):
+    whole, parts = (tiny_learner(c, OBJECTIVES[objective]) for c in (64, chunk))
+    features, blocks, parameters = setup(whole)
+    a, b = (add(learner, parameters, features, blocks) for learner in (whole, parts))
+    for x, y in zip(a.scalars(), b.scalars(), strict=True):
+        assert x.item() == pytest.approx(y.item(), rel=1e-5)
+    for name in parameters:
+        assert mx.allclose(a.gradients[name], b.gradients[name], rtol=1e-3, atol=1e-4), name
+
+
+def test_sequences_add_up():
+    learner = tiny_learner()
+    features, blocks, parameters = setup(learner)
+    once = add(learner, parameters, features, blocks)
+    twice = add(learner, parameters, features, blocks)
+    learner.add(parameters, features, blocks, twice)
+    assert twice.loss.item() == pytest.approx(2 * once.loss.item(), rel=1e-6)
+    for name in parameters:
+        assert mx.allclose(twice.gradients[name], 2 * once.gradients[name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_target_is_left_alone():
+    learner = tiny_learner()
+    before = [mx.array(w) for _, w in tree_flatten(learner.target.model.parameters())]
+    features, blocks, parameters = setup(learner)
+    add(learner, parameters, features, blocks)
+    after = [w for _, w in tree_flatten(learner.target.model.parameters())]
+    assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_the_module_holds_the_given_parameters_afterwards():
+    learner = tiny_learner()
+    features, blocks, parameters = setup(learner)
+    add(learner, parameters, features, blocks)
+    for name, value in tree_flatten(learner.drafter.parameters()):
+        assert mx.array_equal(value, parameters[name])
+
+
+def test_counts():
+    learner = tiny_learner()
+    features, blocks, parameters = setup(learner)
+    sums = add(learner, parameters, features, blocks)
+    assert sums.rows.item() == blocks.active.sum()
+    logits = learner.logits(blocks, learner.context(parameters, features))
+    right = np.array(mx.argmax(logits, axis=-1)) == blocks.tokens[:, 1:]
+    assert sums.correct.item() == (right & blocks.active[:, 1:]).sum()
