@@ -24,6 +24,8 @@ def warmup_cosine(peak: float, steps: int, warmup: float) -> Schedule:
     falling = steps - rising + 1
 
     def rate(step: mx.array) -> mx.array:
+        # MLX counts steps in unsigned numbers, whose differences wrap.
+        step = step.astype(mx.float32)
         up = (step + 1) / rising
         part = mx.clip((step - rising + 1) / falling, 0, 1)
         return peak * mx.minimum(up, 0.5 * (1 + mx.cos(math.pi * part)))

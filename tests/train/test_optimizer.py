@@ -21,6 +21,14 @@ def test_schedule():
     assert all(a >= b for a, b in itertools.pairwise(values))
 
 
+def test_the_optimizer_follows_the_schedule():
+    updater, rate = start(), warmup_cosine(0.1, 10, 0.2)
+    for number in range(10):
+        step(updater, number)
+        assert updater.learning_rate == pytest.approx(rate(mx.array(number)).item(), rel=1e-5)
+        assert updater.learning_rate > 0
+
+
 def test_one_step_schedule_is_not_zero():
     assert warmup_cosine(2.0, 1, 0.04)(mx.array(0)).item() == 2.0
 

@@ -1,0 +1,134 @@
+"""The configuration of a new drafter, from its target."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..drafter.config import FULL, SLIDING, DrafterConfig
+from ..drafter.model import Drafter
+from ..drafter.rope_config import RopeConfig
+from ..errors import UserError
+from ..target.target import Target
+
+LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a user may choose of a new drafter; None takes the default.
+
+    Attributes:
+        layers: drafter layers; 5 as in the paper, fewer for a target of fewer than 25 layers.
+        taps: target layers to read; 5 of them, by the published spacing.
+        block_size: 16; a drafter can be run with smaller blocks than it was trained with, not with
+            larger ones.
+        intermediate_size: the target's.
+        window: rows that every layer sees of the context; None sees all of it.
+        causal: whether a row of a block sees only those before it.
+        mask_token: stands for a position to be drafted; see :func:`choose_mask_token`.
+    """
+
+    layers: int | None = None
+    taps: tuple[int, ...] | None = None
+    block_size: int = BLOCK_SIZE
+    intermediate_size: int | None = None
+    window: int | None = None
+    causal: bool = False
+    mask_token: int | None = None
+
+
+def design(
+    target: Target, tokenizer: TokenizerWrapper, context_length: int | None, shape: Shape
+) -> DrafterConfig:
+    """The configuration of a new drafter for a target.
+
+    Heads, widths and the base of the rotary embedding are the target's; its scaling is not taken
+    over. The head and the embedding table are shared, so they are no part of the drafter.
+
+    Raises:
+        UserError: a value does not fit the target.
+    """
+    args = dataclasses.asdict(target.model.args)
+    depth = target.num_layers
+    layers = shape.layers or min(LAYERS, max(1, depth // 5))
+    mask = choose_mask_token(tokenizer, target) if shape.mask_token is None else shape.mask_token
+    heads = args["num_attention_heads"]
+    return DrafterConfig(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        intermediate_size=shape.intermediate_size or args["intermediate_size"],
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=args["num_key_value_heads"] or heads,
+        head_dim=args.get("head_dim") or target.hidden_size // heads,
+        rms_norm_eps=args["rms_norm_eps"],
+        vocab_size=target.vocab_size,
+        block_size=shape.block_size,
+        mask_token_id=target.vocab_size if mask is None else mask,
+        target_layer_ids=shape.taps or default_taps(depth, TAPS),
+        num_target_layers=depth,
+        rope=_rope(args),
+        attention_bias=False,
+        max_position_embeddings=context_length,
+        has_mask_embedding=mask is None,
+        layer_types=(SLIDING if shape.window else FULL,) * layers if shape.window else (),
+        sliding_window=shape.window,
+        causal_layers=(True,) * layers if shape.causal else (),
+    )
+
+
+def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
+    """A drafter with random weights; a mask embedding begins as the mean of the table."""
+    mx.random.seed(seed)
+    drafter = Drafter(config)
+    if config.has_mask_embedding:
+        rows = target.lookup(mx.arange(target.vocab_size)).astype(mx.float32)
+        drafter.mask_embedding = rows.mean(axis=0)
+    mx.eval(drafter.parameters())
+    return drafter
+
+
+def default_taps(depth: int, count: int) -> tuple[int, ...]:
+    """``count`` layers by the published spacing, ``round(1 + i (depth - 4) / (count - 1))``.
+
+    They lie between the second layer and the third from the end. A target too shallow for that is
+    tapped as evenly as it can be, with fewer taps if it has fewer layers.
+    """
+    if count == 1:
+        return (depth // 2,)
+    if depth - 3 >= count:
+        return tuple(round(1 + i * (depth - 4) / (count - 1)) for i in range(count))
+    count = min(count, depth)
+    return tuple(round(i * (depth - 1) / max(count - 1, 1)) for i in range(count))
+
+
+def choose_mask_token(tokenizer: TokenizerWrapper, target: Target) -> int | None:
+    """A token that no text holds, or None: then the drafter learns an embedding of its own.
+
+    The first choice is a padded row of the embedding table, as in z-lab's drafters for Qwen3; the
+    second the last special token that neither ends nor pads a text and that the chat template
+    does not write.
+    """
+    used = 1 + max(tokenizer.get_vocab().values())
+    if used < target.vocab_size:
+        return used
+    taken = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
+    taken |= set(tokenizer.eos_token_ids)
+    if tokenizer.has_chat_template:
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        taken |= set(tokenizer.apply_chat_template(chat, add_generation_prompt=True))
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    free = [i for i in special - taken if i < target.vocab_size]
+    return max(free, default=None)
+
+
+def _rope(args: dict[str, Any]) -> RopeConfig:
+    theta = args.get("rope_theta") or (args.get("rope_parameters") or {}).get("rope_theta")
+    if theta is None:
+        raise UserError("The target's config names no rope_theta, which a drafter shares with it.")
+    return RopeConfig(
+        rope_type="default", theta=theta, factor=1.0, attention_factor=1.0, traditional=False
+    )

@@ -1,0 +1,148 @@
+"""The sequences of a training: read, invented, answered by the target, split."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from tqdm import tqdm
+
+from ..errors import UserError
+from .answers import Progress, Question, write_answers
+from .blocks import Sequence
+from .encode import Encoder
+from .invent import invent_prompts
+from .options import Options
+from .rows import Row, read_rows
+from .world import World
+
+MOST_HELD_OUT = 64
+
+
+class Preparation:
+    """Makes the sequences to train on and those to evaluate on.
+
+    Args:
+        model: the target, as mlx-lm loads it.
+        tokenizer: the target's.
+        options: of the training.
+        folder: where invented prompts and answers are kept.
+        world: its first process writes them; the others wait and read.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: TokenizerWrapper,
+        options: Options,
+        folder: Path,
+        world: World,
+    ):
+        self._model, self._tokenizer = model, tokenizer
+        self._options, self._folder, self._world = options, folder, world
+        self._encoder = Encoder(tokenizer, options.template_options)
+
+    def sequences(self) -> tuple[list[Sequence], list[Sequence]]:
+        """To train on, and held out.
+
+        Raises:
+            UserError: there is too little data, or a row cannot be used.
+        """
+        rows = self._rows()
+        valid = self._options.data and self._options.data / "valid.jsonl"
+        if valid and valid.is_file():
+            train = self._answered(rows, "train")
+            return train, self._answered(read_rows(valid), "valid")[: self._options.held_out]
+        found = self._answered(rows, "train")
+        count = self._options.held_out
+        if count is None:
+            count = min(max(1, round(len(found) / 20)), MOST_HELD_OUT)
+        if count >= len(found):
+            raise UserError(
+                f"{len(found)} usable sequences leave nothing to train on when {count} are held "
+                "out; give more data or a smaller --held-out."
+            )
+        order = np.random.default_rng([self._options.seed, 2]).permutation(len(found))
+        return [found[i] for i in order[count:]], [found[i] for i in order[:count]]
+
+    def _rows(self) -> list[Row]:
+        options = self._options
+        rows = read_rows(options.data) if options.data else []
+        if options.self_prompts:
+            path = self._folder / "prompts.jsonl"
+            if self._world.is_first:
+                with bar("Inventing prompts", "prompt") as progress:
+                    invent_prompts(
+                        self._model,
+                        self._tokenizer,
+                        options.self_prompts,
+                        options.seed,
+                        path,
+                        progress,
+                    )
+            self._world.wait()
+            rows = rows + read_rows(path)
+        return rows
+
+    def _answered(self, rows: list[Row], name: str) -> list[Sequence]:
+        """The rows as sequences with answers, cut to length; those too short are dropped."""
+        regenerate = self._options.regenerate
+        ask = [row for row in rows if row.messages and (regenerate or not row.answered)]
+        if ask and regenerate is False:
+            raise UserError(f"{ask[0].where} has no answer, and --no-regenerate was given.")
+        if regenerate and len(ask) < len(rows):
+            plain = next(row for row in rows if not row.messages)
+            raise UserError(f"{plain.where} is plain text, which --regenerate cannot answer.")
+        keep = [row for row in rows if not row.messages or not (regenerate or not row.answered)]
+        sequences = [self._encoder.sequence(row) for row in keep]
+        if ask:
+            sequences += self._write(ask, name)
+        sequences = [_cut(s, self._options.max_seq_length) for s in sequences]
+        # A single supervised token would be an anchor's only row: nothing of a block to learn.
+        usable = [s for s in sequences if s.supervised[1:].sum() > 1]
+        if not usable:
+            raise UserError(
+                f"None of the {len(sequences)} sequences has two tokens of an answer within the "
+                f"first {self._options.max_seq_length}."
+            )
+        return usable
+
+    def _write(self, rows: list[Row], name: str) -> list[Sequence]:
+        room = self._options.max_seq_length
+        questions = [Question(self._encoder.question(row), row.kind) for row in rows]
+        questions = [q for q in questions if len(q.tokens) < room]
+        if not questions:
+            raise UserError(f"All prompts are longer than {room} tokens; raise --max-seq-length.")
+        path = self._folder / f"answers-{name}.jsonl"
+
+        def write(progress: Progress) -> list[Sequence]:
+            writing = self._options.writing
+            return write_answers(self._model, self._tokenizer, questions, writing, path, progress)
+
+        sequences = []
+        if self._world.is_first:
+            with bar("Answering", "answer") as progress:
+                sequences = write(progress)
+        self._world.wait()
+        return sequences or write(lambda done, total: None)
+
+
+def _cut(sequence: Sequence, length: int) -> Sequence:
+    return replace(
+        sequence, tokens=sequence.tokens[:length], supervised=sequence.supervised[:length]
+    )
+
+
+@contextmanager
+def bar(title: str, unit: str) -> Iterator[Progress]:
+    """A progress bar as a function of what is done and all."""
+    with tqdm(desc=title, unit=unit, disable=None) as inner:
+
+        def progress(done: int, total: int) -> None:
+            inner.total = total
+            inner.update(done - inner.n)
+
+        yield progress
