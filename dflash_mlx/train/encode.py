@@ -58,18 +58,21 @@ class Encoder:
         """Where message ``i`` begins and ends in the rendered chat.
 
         The chat up to the message and the chat through it agree with the whole up to where the
-        message begins and ends. What follows an end token is the template's, not the target's.
+        message begins and ends. What follows an end token is the template's, not the target's. A
+        template may leave out of an answer, once the chat goes on, what it wrote at its beginning.
         """
         before = self._render(row.messages[:i], row.where)
         begin = _common(self._render(row.messages[:i], row.where, ask=True), tokens)
-        end = _common(self._render(row.messages[: i + 1], row.where), tokens)
+        through = _common(self._render(row.messages[: i + 1], row.where), tokens)
+        limit = through if through > begin else len(tokens)
+        ends = [k for k in range(begin, limit) if tokens[k] in self._tokenizer.eos_token_ids]
+        end = ends[0] + 1 if ends else through
         if tokens[: len(before)] != before or begin < len(before) or end <= begin:
             raise UserError(
                 f"{row.where}: the chat template renders the beginning of a chat differently once "
                 "it goes on, so the answers cannot be found; give the chat in rows of one answer."
             )
-        ends = [k for k in range(begin, end) if tokens[k] in self._tokenizer.eos_token_ids]
-        return begin, ends[0] + 1 if ends else end
+        return begin, end
 
     def _render(self, messages: list[dict[str, Any]], where: str, ask: bool = False) -> list[int]:
         if not self._chat:

@@ -28,6 +28,7 @@ _PLACE = "PLACE OF THE PROMPT"
 def invent_prompts(
     model: nn.Module,
     tokenizer: TokenizerWrapper,
+    opening: list[int],
     count: int,
     seed: int,
     path: Path,
@@ -38,10 +39,18 @@ def invent_prompts(
     If the file holds some already, the rest is appended. Prompts that did not come to an end,
     hold hardly a letter or were there before are dropped.
 
+    Args:
+        model: an mlx-lm model.
+        tokenizer: its tokenizer.
+        opening: see :func:`opening`.
+        count: how many.
+        seed: of the sampling.
+        path: JSON lines.
+        progress: called with the prompts there are and all.
+
     Raises:
-        UserError: the target has no chat template, or only repeats itself.
+        UserError: the target only repeats itself.
     """
-    opening = _opening(tokenizer)
     found = _read(path)
     known = {_digest(prompt) for prompt in found}
     tries = 0
@@ -65,8 +74,12 @@ def invent_prompts(
             progress(len(found), count)
 
 
-def _opening(tokenizer: TokenizerWrapper) -> list[int]:
-    """The template's tokens up to where a user's message begins."""
+def opening(tokenizer: TokenizerWrapper) -> list[int]:
+    """The chat template's tokens up to where a user's message begins.
+
+    Raises:
+        UserError: the target has no chat template, or none that shows it.
+    """
     if not tokenizer.has_chat_template:
         raise UserError(
             "The target has no chat template, so it cannot invent prompts; give --data."

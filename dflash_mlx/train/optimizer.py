@@ -82,5 +82,6 @@ class Updater:
         for name, value in state.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = value
-        self.parameters = parts["parameters"]
+        # A file has its own order, and the gradients' norm is summed in that of the parameters.
+        self.parameters = {name: parts["parameters"][name] for name in self.parameters}
         self._adam.state = tree_unflatten(list(parts["adam"].items()))

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import UserError
 from .answers import Writing
 from .design import Shape
+from .losses import Objective, default_gamma
 
 # May differ between a run and its continuation: they change no number.
 _FREE = ("resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
@@ -112,6 +113,18 @@ class Options:
                 "A drafter given by --init-from keeps its layers, taps, block size and masks; "
                 "leave those options out."
             )
+
+        self.objective(self.shape.block_size)
+
+    def objective(self, block_size: int) -> Objective:
+        """The objective for blocks of this size."""
+        return Objective(
+            gamma=default_gamma(block_size) if self.gamma is None else self.gamma,
+            loss=self.loss,
+            weighting=self.weighting,
+            alpha=self.dpace_alpha,
+            temperature=self.kd_temperature,
+        )
 
     def record(self, path: Path) -> None:
         """Write the options to ``path``, or check that they are those written there.

@@ -14,7 +14,7 @@ from ..errors import UserError
 from .answers import Progress, Question, write_answers
 from .blocks import Sequence
 from .encode import Encoder
-from .invent import invent_prompts
+from .invent import invent_prompts, opening
 from .options import Options
 from .rows import Row, read_rows
 from .world import World
@@ -31,6 +31,9 @@ class Preparation:
         options: of the training.
         folder: where invented prompts and answers are kept.
         world: its first process writes them; the others wait and read.
+
+    Raises:
+        UserError: the data cannot be read, or the target cannot invent prompts.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class Preparation:
         self._model, self._tokenizer = model, tokenizer
         self._options, self._folder, self._world = options, folder, world
         self._encoder = Encoder(tokenizer, options.template_options)
+        self._given = read_rows(options.data) if options.data else []
+        self._opening = opening(tokenizer) if options.self_prompts else []
 
     def sequences(self) -> tuple[list[Sequence], list[Sequence]]:
         """To train on, and held out.
@@ -70,7 +75,7 @@ class Preparation:
 
     def _rows(self) -> list[Row]:
         options = self._options
-        rows = read_rows(options.data) if options.data else []
+        rows = self._given
         if options.self_prompts:
             path = self._folder / "prompts.jsonl"
             if self._world.is_first:
@@ -78,6 +83,7 @@ class Preparation:
                     invent_prompts(
                         self._model,
                         self._tokenizer,
+                        self._opening,
                         options.self_prompts,
                         options.seed,
                         path,

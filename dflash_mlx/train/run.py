@@ -12,6 +12,7 @@ from ..convert.cached import convert_cached
 from ..convert.staging import check_free
 from ..drafter.bound import check_pair
 from ..drafter.model import Drafter
+from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
 from .blocks import Sequence
@@ -19,7 +20,7 @@ from .design import design, new_drafter
 from .features import FeatureSource
 from .learner import Learner, Parameters, check_trainable
 from .log import Log
-from .losses import Objective, default_gamma
+from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import Options
 from .output import write_drafter
@@ -44,19 +45,20 @@ def train(options: Options, say: Say = print) -> Path:
         UserError: an option does not fit the target or the data, or training cannot go on.
     """
     world = World()
-    folder = options.output / "training"
-    if world.is_first:
-        if not options.resume:
-            check_free(options.output)
-        folder.mkdir(parents=True, exist_ok=True)
-        options.record(folder / "options.json")
-    world.wait()
     say = say if world.is_first else _silent
+    folder = options.output / "training"
+    _check_output(options, folder)
+    world.wait()
 
     pair, tokenizer = load(options.model)
     pair.release()
-    preparation = Preparation(pair.model, tokenizer, options, folder, world)
     drafter = _drafter(options, Target(pair.model), tokenizer, pair.context_length)
+    preparation = Preparation(pair.model, tokenizer, options, folder, world)
+    # Only now: a mistake in the options should leave nothing behind.
+    if world.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        options.record(folder / "options.json")
+    world.wait()
     sequences, held_out = preparation.sequences()
     target = Target(pair.model, drafter.config.target_layer_ids)
     try:
@@ -67,6 +69,17 @@ def train(options: Options, say: Say = print) -> Path:
         target.release()
     _conclude(trainer, reason, options, say)
     return options.output
+
+
+def _check_output(options: Options, folder: Path) -> None:
+    if options.resume:
+        return
+    if folder.exists():
+        raise UserError(
+            f"{options.output} already exists and holds a training; add --resume to go on with it, "
+            "or choose another folder."
+        )
+    check_free(options.output)
 
 
 def _drafter(
@@ -92,13 +105,7 @@ def _trainer(
     say: Say,
 ) -> Trainer:
     config = drafter.config
-    objective = Objective(
-        gamma=options.gamma or default_gamma(config.block_size),
-        loss=options.loss,
-        weighting=options.weighting,
-        alpha=options.dpace_alpha,
-        temperature=options.kd_temperature,
-    )
+    objective = options.objective(config.block_size)
     # The CPU is fast in float32 alone; elsewhere the forward runs in the target's dtype.
     dtype = mx.float32 if mx.default_device() == mx.cpu else target.dtype
     learner = Learner(drafter, target, objective, options.chunk_blocks, dtype)
