@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 from mlx.nn.utils import average_gradients
+from mlx.utils import tree_flatten, tree_unflatten
 
 from .learner import Sums
 
@@ -32,7 +33,10 @@ class World:
         if self.size == 1:
             return sums
         scalars = self.total(mx.stack(sums.scalars())) / self.size
-        return Sums(average_gradients(sums.gradients, self._group), *scalars)
+        # MLX averages a tree, which it would make of the dotted names by itself.
+        tree = average_gradients(tree_unflatten(list(sums.gradients.items())), self._group)
+        mean = dict(tree_flatten(tree))
+        return Sums({k: mean[k] for k in sums.gradients}, *(scalars[i] for i in range(4)))
 
     def total(self, numbers: mx.array) -> mx.array:
         """The sum over all processes; waits for them."""
