@@ -11,6 +11,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cache.linear import LinearCache
 from dflash_mlx.drafter.bound import BoundDrafter
+from dflash_mlx.drafter.proposal import IndependentRows, Proposal
 
 HERE = Path(__file__).parent
 
@@ -57,11 +58,11 @@ class ScriptedDrafter:
         self._script = mx.where(right, truth, (truth + 1) % vocab)
         mx.eval(self._script)
 
-    def draft(self, anchor: mx.array, block_size: int, context: list[LinearCache]) -> mx.array:
-        logits = self._drafter.draft(anchor, block_size, context)
+    def draft(self, anchor: mx.array, block_size: int, context: list[LinearCache]) -> Proposal:
+        logits = self._drafter.draft(anchor, block_size, context).logits
         at = context[0].offset[:, None] + 1 + mx.arange(block_size - 1)
         tokens = self._script[mx.minimum(at, self._script.size - 1)]
         chosen = mx.put_along_axis(
             mx.zeros_like(logits), tokens[..., None], mx.array(1e6, logits.dtype), axis=-1
         )
-        return logits + chosen
+        return IndependentRows(logits + chosen)

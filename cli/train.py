@@ -90,6 +90,9 @@ def _add_drafter_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--causal", action="store_true", help="a row of a block sees only those before it"
     )
+    group.add_argument(
+        "--dflash2", action="store_true", help="with DFlash 2's convolutions and selector"
+    )
     group.add_argument("--mask-token", type=int, help="token id (default: one that no text holds)")
 
 
@@ -184,6 +187,7 @@ def run(args: argparse.Namespace) -> int:
         intermediate_size=args.intermediate_size,
         window=args.window,
         causal=args.causal,
+        dflash2=args.dflash2,
         mask_token=args.mask_token,
     )
     options = Options(

@@ -12,9 +12,11 @@ from mlx_lm.utils import dequantize_model, load_model
 
 from .convert.cached import convert_cached
 from .convert.json_file import read_json_object
-from .drafter.bound import BoundDrafter, check_pair
+from .drafter.bound import BoundDrafter
 from .drafter.config import MODEL_TYPE, DrafterConfig
 from .drafter.model import Drafter
+from .drafter.pairing import check_pair
+from .drafter.vocabulary import check_draft_ids
 from .embedded.pair import embedded_drafter, embedded_target
 from .errors import UserError
 from .hub import MODEL_FILES, fetch
@@ -104,11 +106,14 @@ def make_pair(
     """
     if drafter is None:
         return Pair(Target(model), None, context_length)
-    check_pair(drafter.config, Target(model))
-    if drafter.dtype != mx.float32 and Target(model).dtype == mx.float32:
+    untapped = Target(model)
+    check_pair(drafter.config, untapped)
+    if drafter.dtype != mx.float32 and untapped.dtype == mx.float32:
         drafter.set_dtype(mx.float32)
     drafter.stack_context()
-    target = Target(model, drafter.config.target_layer_ids)
+    # Without taps, the feature is what comes out of the final norm.
+    taps = drafter.config.target_layer_ids or (untapped.num_layers,)
+    target = Target(model, taps)
     return Pair(target, BoundDrafter(drafter, target), context_length)
 
 
@@ -119,7 +124,7 @@ def load_drafter(path: Path) -> Drafter:
         UserError: the folder's config or weights are not those of a converted drafter.
     """
     try:
-        drafter, _ = load_model(
+        drafter, config = load_model(
             path, lazy=True, get_model_classes=lambda config: (Drafter, DrafterConfig)
         )
         mx.eval(drafter.parameters())
@@ -129,6 +134,14 @@ def load_drafter(path: Path) -> Drafter:
         raise UserError(
             f"The drafter in {path} cannot be loaded ({_brief(error)}). Convert it again."
         ) from error
+    declared = config.get("quantization")
+    if declared and not any("scales" in module for module in drafter.modules()):
+        raise UserError(
+            f"The drafter in {path} declares the quantization {declared} in its config.json, but "
+            "none of its weights is quantized. Convert it again."
+        )
+    if drafter.config.draft_vocab_size is not None:
+        check_draft_ids(drafter.config, drafter.d2t)
     return drafter
 
 

@@ -47,8 +47,9 @@ class DrafterConfig:
             replaces the mask token's row of the table.
         layer_types: ``"full_attention"`` or ``"sliding_attention"``, one a layer; empty: all full.
         sliding_window: Rows that a sliding layer sees, the row itself included.
-        window_rule: How the window falls on context position ``k``. ``"row"``: a row at ``p`` sees
-            ``p - k < sliding_window``. ``"anchor"``: every row of a block whose anchor is at ``a``
+        window_rule: How the window falls on position ``k``. ``"row"``: a row at ``p`` sees
+            ``p - k < sliding_window``, and ahead in its block ``k - p < sliding_window`` if the
+            layer is not causal. ``"anchor"``: every row of a block whose anchor is at ``a``
             sees ``a - k <= sliding_window``, and all of its block.
         causal_layers: Whether a row sees only itself and what precedes it in its block, one a
             layer; empty: no layer is causal. Context is visible either way.
@@ -177,6 +178,13 @@ class DrafterConfig:
                 "target_layer_ids",
                 list(taps),
                 f"below num_target_layers ({self.num_target_layers})",
+            )
+        bare = not taps and not self.has_hidden_dim_adapter
+        if bare and self.hidden_size != self.target_hidden_size:
+            reject(
+                "hidden_size",
+                self.hidden_size,
+                f"target_hidden_size ({self.target_hidden_size}) without taps and adapter",
             )
 
     def _check_layers(self) -> None:

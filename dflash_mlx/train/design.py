@@ -14,6 +14,13 @@ from ..errors import UserError
 from ..target.target import Target
 
 LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16
+# Those of the published DFlash 2 checkpoints.
+DFLASH2 = {
+    "conv_kernel_size": 2,
+    "conv_group_size": 16,
+    "selector_rank": 256,
+    "selector_top_k": 16,
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Shape:
         intermediate_size: the target's.
         window: rows that every layer sees of the context; None sees all of it.
         causal: whether a row of a block sees only those before it.
+        dflash2: whether it has DFlash 2's convolutions and selector, of the published sizes.
         mask_token: stands for a position to be drafted; see :func:`choose_mask_token`.
     """
 
@@ -37,6 +45,7 @@ class Shape:
     intermediate_size: int | None = None
     window: int | None = None
     causal: bool = False
+    dflash2: bool = False
     mask_token: int | None = None
 
 
@@ -76,17 +85,26 @@ def design(
         has_mask_embedding=mask is None,
         layer_types=(SLIDING if shape.window else FULL,) * layers if shape.window else (),
         sliding_window=shape.window,
+        final_logit_softcapping=args["final_logit_softcapping"] if target.family.softcap else None,
         causal_layers=(True,) * layers if shape.causal else (),
+        **(DFLASH2 if shape.dflash2 else {}),
     )
 
 
 def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
-    """A drafter with random weights; a mask embedding begins as the mean of the table."""
+    """A drafter with random weights.
+
+    A mask embedding begins as the mean of the table, and a convolution as the identity.
+    """
     mx.random.seed(seed)
     drafter = Drafter(config)
     if config.has_mask_embedding:
-        rows = target.lookup(mx.arange(target.vocab_size)).astype(mx.float32)
+        rows = target.embed_raw(mx.arange(target.vocab_size)).astype(mx.float32)
         drafter.mask_embedding = rows.mean(axis=0)
+    for layer in drafter.layers if config.conv_kernel_size else ():
+        for convolution in (layer.attention_conv, layer.mlp_conv):
+            convolution.base_kernel[:, 0] = 1.0
+            convolution.kernel_projection.weight *= 0.0
     mx.eval(drafter.parameters())
     return drafter
 

@@ -9,7 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ..drafter.config import DrafterConfig
-from ..drafter.model import Drafter
+from ..drafter.masks import layer_visibility
+from ..drafter.model import DecoderLayer, Drafter
 from ..drafter.rope import RoPE
 from ..kernels.norm_rope import norm_rope
 from .masks import visible
@@ -27,6 +28,7 @@ class BlockForward:
     def __init__(self, drafter: Drafter):
         self._drafter = drafter
         self._config: DrafterConfig = drafter.config
+        self._visibility = layer_visibility(drafter.config)
         self._rope = RoPE(drafter.config.head_dim, drafter.config.rope)
 
     def context(self, features: mx.array) -> ContextKV:
@@ -35,8 +37,11 @@ class BlockForward:
         Args:
             features: ``[S, taps * target_hidden]``, of the sequence from its first token on.
         """
-        drafter = self._drafter
-        c = drafter.hidden_norm(drafter.fc(features))
+        drafter, c = self._drafter, features
+        if "hidden_dim_adapter" in drafter:
+            taps = c.reshape(len(c), -1, self._config.target_hidden_size)
+            c = drafter.hidden_dim_adapter(taps).reshape(len(c), -1)
+        c = drafter.hidden_norm(drafter.fc(c) if "fc" in drafter else c)
         start = mx.zeros((1,), mx.int32)
         return [self._keys_values(layer.self_attn, c[None], start) for layer in drafter.layers]
 
@@ -48,15 +53,27 @@ class BlockForward:
             anchors: ``[N]`` int32, the positions of their first rows.
             context: keys and values up to the last anchor at least.
         """
-        keys = context[0][0].shape[1]
-        for i, layer in enumerate(self._drafter.layers):
-            mask = visible(self._config, i, anchors, x.shape[1], keys)
-            attended = self._attend(
-                layer.self_attn, layer.input_layernorm(x), anchors, context[i], mask
-            )
-            x = x + attended
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        kinds, keys = self._visibility, context[0][0].shape[1]
+        masks = {sees: visible(sees, anchors, x.shape[1], keys) for sees in kinds}
+        for layer, sees, kv in zip(self._drafter.layers, kinds, context, strict=True):
+            x = self._layer(layer, x, anchors, kv, masks[sees])
         return self._drafter.norm(x)
+
+    def _layer(
+        self,
+        layer: DecoderLayer,
+        x: mx.array,
+        anchors: mx.array,
+        context: tuple[mx.array, mx.array],
+        mask: mx.array,
+    ) -> mx.array:
+        def attend(h: mx.array) -> mx.array:
+            return self._attend(layer.self_attn, h, anchors, context, mask)
+
+        h = layer.input_layernorm(x)
+        x = x + (layer.attention_conv(attend, h) if "attention_conv" in layer else attend(h))
+        h = layer.post_attention_layernorm(x)
+        return x + (layer.mlp_conv(layer.mlp, h) if "mlp_conv" in layer else layer.mlp(h))
 
     def _heads(self, x: mx.array, norm: nn.RMSNorm, offset: mx.array) -> mx.array:
         """Normed and rotated heads ``[N, heads, n, head_dim]`` of products ``[N, n, …]``."""

@@ -18,7 +18,7 @@ class Evaluation:
 
     Attributes:
         loss: sum of ``w * loss``, and ``weight`` of ``w``.
-        right: ``[b - 1]``, active rows by position whose likeliest token is the text's.
+        right: ``[b - 1]``, active rows by position whose draft is the text's token.
         active: ``[b - 1]``, all active rows by position.
         rounds: the rounds of a simulated generation.
         tokens: the tokens that they emitted.
@@ -80,15 +80,16 @@ def _draft_everywhere(
     mx.eval(context)
     accepted = {}
     for part in learner.chunks(blocks):
-        logits = learner.logits(part, context)
-        losses, weights = learner.losses(logits, part, features.hidden)
-        likeliest = mx.argmax(logits, axis=-1)
+        hidden = learner.hidden(part, context)
+        logits = learner.logits(hidden)
+        losses, weights = learner.losses(hidden, logits, part, features.hidden)
+        drafts = learner.drafts(hidden, logits, part)
         loss, weight = (losses * weights).sum(), weights.sum()
-        mx.eval(loss, weight, likeliest)
+        mx.eval(loss, weight, drafts)
         result.loss += loss.item()
         result.weight += weight.item()
         active = part.active[:, 1:]
-        right = active & (np.array(likeliest) == part.tokens[:, 1:])
+        right = active & (np.array(drafts) == part.tokens[:, 1:])
         result.right += right.sum(axis=0)
         result.active += active.sum(axis=0)
         leading = np.cumprod(right, axis=1).sum(axis=1)

@@ -9,11 +9,13 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from ..cache.linear import round_up
 from ..drafter.model import Drafter
+from ..drafter.selector import SelectorWalk
 from ..errors import UserError
 from ..target.target import Target
 from .blocks import Blocks
 from .forward import BlockForward, ContextKV
 from .losses import Objective, cross_entropy, divergence
+from .selector import selector_loss
 
 Parameters = dict[str, mx.array]
 
@@ -145,31 +147,60 @@ class Learner:
         self._use({k: v.astype(self.dtype) for k, v in parameters.items()})
         return self._forward.context(features.taps)
 
-    def logits(self, blocks: Blocks, context: ContextKV) -> mx.array:
-        """Logits ``[N, b - 1, vocab]`` in float32 of all rows but the anchors'."""
+    def hidden(self, blocks: Blocks, context: ContextKV) -> mx.array:
+        """Hidden states ``[N, b - 1, hidden]`` of all rows but the anchors'."""
         keys = min(round_up(int(blocks.anchors[-1]) + 1, CONTEXT_STEP), context[0][0].shape[1])
         context = [(k[:, :keys], v[:, :keys]) for k, v in context]
-        hidden = self._forward(self._embed(blocks), mx.array(blocks.anchors), context)
-        return self._head(hidden[:, 1:])
+        return self._forward(self._embed(blocks), mx.array(blocks.anchors), context)[:, 1:]
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Logits ``[N, b - 1, vocab]`` of hidden states, float32."""
+        config = self._config
+        logits = self.target.head_raw(hidden.astype(self.target.dtype)).astype(mx.float32)
+        logits = logits * config.output_multiplier
+        if config.final_logit_softcapping is not None:
+            logits = mx.tanh(logits / config.final_logit_softcapping)
+            logits = logits * config.final_logit_softcapping
+        return self._only_known(logits)
 
     def losses(
-        self, logits: mx.array, blocks: Blocks, hidden: mx.array | None
+        self, hidden: mx.array, logits: mx.array, blocks: Blocks, teacher: mx.array | None
     ) -> tuple[mx.array, mx.array]:
-        """Losses and weights ``[N, b - 1]`` of all rows but the anchors'."""
+        """Losses and weights ``[N, b - 1]`` of all rows but the anchors'.
+
+        Args:
+            hidden: of the rows.
+            logits: of the rows.
+            blocks: the blocks.
+            teacher: the target's hidden states ``[S, hidden]``, for distillation.
+        """
         tokens, active = mx.array(blocks.tokens[:, 1:]), mx.array(blocks.active[:, 1:])
         active = active & (tokens < self._config.vocab_size)
         losses = ce = cross_entropy(logits, tokens)
         if self.objective.loss == "kl":
-            losses = divergence(logits, self._teacher(blocks, hidden), self.objective.temperature)
+            losses = divergence(logits, self._taught(blocks, teacher), self.objective.temperature)
+        if "candidate_selector" in self.drafter:
+            losses = losses + selector_loss(
+                self.drafter.candidate_selector, hidden, logits, mx.array(blocks.tokens)
+            )
         weights = self.objective.weights(ce, mx.array(blocks.given) - 1, active)
         return losses, weights
 
+    def drafts(self, hidden: mx.array, logits: mx.array, blocks: Blocks) -> mx.array:
+        """The tokens ``[N, b - 1]`` that a greedy round would draft."""
+        if "candidate_selector" not in self.drafter:
+            return mx.argmax(logits, axis=-1)
+        anchors = mx.array(blocks.tokens[:, 0])
+        walk = SelectorWalk(self.drafter.candidate_selector, logits, lambda x: x, anchors, hidden)
+        return walk.follow(mx.argmax(walk.logits, axis=-1), walk.logits)[0]
+
     def _chunk_loss(
-        self, parameters: Parameters, context: ContextKV, blocks: Blocks, hidden: mx.array | None
+        self, parameters: Parameters, context: ContextKV, blocks: Blocks, teacher: mx.array | None
     ) -> tuple[mx.array, tuple[mx.array, mx.array, mx.array]]:
         self._use(parameters)
-        logits = self.logits(blocks, context)
-        losses, weights = self.losses(logits, blocks, hidden)
+        rows = self.hidden(blocks, context)
+        logits = self.logits(rows)
+        losses, weights = self.losses(rows, logits, blocks, teacher)
         active = mx.array(blocks.active[:, 1:])
         correct = active & (mx.argmax(logits, axis=-1) == mx.array(blocks.tokens[:, 1:]))
         news = weights.sum(), active.sum(), correct.sum()
@@ -187,7 +218,7 @@ class Learner:
     def _embed(self, blocks: Blocks) -> mx.array:
         """Input embeddings ``[N, b, hidden]``: the given tokens, then the mask token."""
         config, target = self._config, self.target
-        lookup = target.embed if config.embed_scale == "target" else target.lookup
+        lookup = target.embed if config.embed_scale == "target" else target.embed_raw
         known = lookup(mx.array(blocks.tokens)) * config.input_embedding_scale
         if config.has_mask_embedding:
             mask = self.drafter.mask_embedding
@@ -196,16 +227,7 @@ class Learner:
         is_given = mx.arange(blocks.tokens.shape[1]) < mx.array(blocks.given)[:, None]
         return mx.where(is_given[..., None], known, mask).astype(self.dtype)
 
-    def _head(self, hidden: mx.array) -> mx.array:
-        config = self._config
-        logits = self.target.head(hidden.astype(self.target.dtype)).astype(mx.float32)
-        logits = logits * config.output_multiplier
-        if config.final_logit_softcapping is not None:
-            logits = mx.tanh(logits / config.final_logit_softcapping)
-            logits = logits * config.final_logit_softcapping
-        return self._only_known(logits)
-
-    def _teacher(self, blocks: Blocks, hidden: mx.array) -> mx.array:
+    def _taught(self, blocks: Blocks, hidden: mx.array) -> mx.array:
         """The target's logits for the rows' tokens: those of the positions before."""
         rows = mx.array(blocks.anchors)[:, None] + mx.arange(blocks.tokens.shape[1] - 1)
         rows = mx.minimum(rows, hidden.shape[0] - 1)
@@ -229,11 +251,7 @@ def check_trainable(drafter: Drafter) -> None:
     obstacles = {
         "an embedding table of its own": config.has_embed_tokens,
         "a head of its own": config.has_lm_head,
-        "a hidden_dim_adapter": config.has_hidden_dim_adapter,
-        "no taps": not config.target_layer_ids,
         "rows that predict the token after them (sample_from_anchor)": config.sample_from_anchor,
-        "DFlash 2's convolutions": config.conv_kernel_size is not None,
-        "DFlash 2's selector": config.selector_rank is not None,
     }
     if found := [name for name, there in obstacles.items() if there]:
         raise UserError(
@@ -243,7 +261,7 @@ def check_trainable(drafter: Drafter) -> None:
 
 
 def _is_context_only(name: str) -> bool:
-    return name.startswith(("fc.", "hidden_norm."))
+    return name.startswith(("fc.", "hidden_norm.", "hidden_dim_adapter."))
 
 
 def _is_context(name: str) -> bool:

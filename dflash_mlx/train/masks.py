@@ -1,11 +1,11 @@
-"""What a row of a block may attend to, by the drafter's configuration."""
+"""What the rows of many blocks may attend to."""
 
 import mlx.core as mx
 
-from ..drafter.config import DrafterConfig
+from ..drafter.masks import Visibility
 
 
-def visible(config: DrafterConfig, layer: int, anchors: mx.array, rows: int, keys: int) -> mx.array:
+def visible(sees: Visibility, anchors: mx.array, rows: int, keys: int) -> mx.array:
     """Whether each row of each block sees each key, ``[N, rows, keys + rows]``.
 
     The keys are ``keys`` context rows, from position 0, and then the block's own rows. Context is
@@ -13,25 +13,22 @@ def visible(config: DrafterConfig, layer: int, anchors: mx.array, rows: int, key
     the block is drafted. Other blocks are no keys at all.
 
     Args:
-        config: the drafter's.
-        layer: the drafter layer.
+        sees: what the layer's rows see.
         anchors: ``[N]`` int32.
         rows: rows of a block.
         keys: context rows.
     """
     row, key = mx.arange(rows), mx.arange(keys)
-    before = key < anchors[:, None, None]
+    anchor = anchors[:, None, None]
+    before = key < anchor
     own = mx.ones((rows, rows), mx.bool_)
-    if config.sliding[layer]:
-        window = config.sliding_window
-        if config.window_rule == "row":
-            positions = anchors[:, None, None] + row[:, None]
-            before = before & (positions - key < window)
-            own = mx.abs(row[:, None] - row) < window
-        else:
-            before = before & (anchors[:, None, None] - key <= window)
-    if config.causal[layer]:
+    if sees.causal:
         own = own & (row <= row[:, None])
+    if sees.window is not None and sees.rule == "anchor":
+        before = before & (key >= anchor - sees.window)
+    elif sees.window is not None:
+        before = before & (key > anchor + row[:, None] - sees.window)
+        own = own & (mx.abs(row[:, None] - row) < sees.window)
     shape = (len(anchors), rows)
     return mx.concatenate(
         [mx.broadcast_to(before, (*shape, keys)), mx.broadcast_to(own, (*shape, rows))], axis=-1

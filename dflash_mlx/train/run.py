@@ -10,8 +10,8 @@ from mlx_lm.utils import dequantize_model
 
 from ..convert.cached import convert_cached
 from ..convert.staging import check_free
-from ..drafter.bound import check_pair
 from ..drafter.model import Drafter
+from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
@@ -60,7 +60,8 @@ def train(options: Options, say: Say = print) -> Path:
         options.record(folder / "options.json")
     world.wait()
     sequences, held_out = preparation.sequences()
-    target = Target(pair.model, drafter.config.target_layer_ids)
+    # Without taps, the feature is what comes out of the final norm.
+    target = Target(pair.model, drafter.config.target_layer_ids or (len(pair.model.layers),))
     try:
         _describe(drafter, target, sequences, held_out, say)
         trainer = _trainer(options, drafter, target, sequences, held_out, world, say)

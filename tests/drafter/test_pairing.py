@@ -13,7 +13,7 @@ from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import UserError
 from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.drafter.bound import check_pair
+from dflash_mlx.drafter.pairing import check_pair
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
 
@@ -21,7 +21,35 @@ model = functools.cache(tiny_model)
 
 MISFITS = {
     "hidden size": ({"hidden_size": 64, "target_hidden_size": 64}, ("64", "32")),
-    "drafter narrower than its taps": ({"hidden_size": 16}, ("16", "32")),
+    "drafter narrower than the tables it borrows": (
+        {"hidden_size": 16},
+        ("16", "32", "no embed_tokens and no lm_head"),
+    ),
+    "drafter wider than the table it borrows": (
+        {"hidden_size": 64, "has_hidden_dim_adapter": True, "has_lm_head": True},
+        ("64", "32", "no embed_tokens of"),
+    ),
+    "drafter wider than the head it borrows": (
+        {"hidden_size": 64, "has_embed_tokens": True, "embed_scale": "raw"},
+        ("64", "32", "no lm_head of"),
+    ),
+    "adapter from another width": (
+        {"target_hidden_size": 48, "has_hidden_dim_adapter": True},
+        ("taps", "48", "32"),
+    ),
+    "last hidden state of another width": (
+        {"hidden_size": 48, "target_hidden_size": 48, "target_layer_ids": ()},
+        ("features", "48", "32"),
+    ),
+    "own tables of more tokens": (
+        {
+            "vocab_size": 128,
+            "has_embed_tokens": True,
+            "embed_scale": "raw",
+            "has_lm_head": True,
+        },
+        ("128", "97"),
+    ),
     "depth": ({"num_target_layers": 36}, ("36", "3")),
     "taps": ({"target_layer_ids": (0, 2, 5), "num_target_layers": None}, ("[0, 2, 5]", "3")),
     "vocabulary": ({"vocab_size": 128}, ("128", "97")),
@@ -85,7 +113,7 @@ def draft_of(pair, length=5):
     pair.drafter.write_context(features, context)
     for cache in context:
         cache.offset = mx.array([length], mx.int32)
-    return pair.drafter.draft(mx.array([4], mx.int32), 8, context)
+    return pair.drafter.draft(mx.array([4], mx.int32), 8, context).logits
 
 
 TARGETS = {
@@ -148,7 +176,7 @@ def test_padding_of_the_targets_table_is_never_drafted(sampled):
         # The target may emit such a token all the same, but no draft of it was accepted.
         assert any(r.token >= 90 for r in responses)
         assert not any(r.from_draft and r.token >= 90 for r in responses)
-        assert all(mx.all(mx.argmax(x, axis=-1) < 90) for x in drafted)
+        assert all(mx.all(mx.argmax(x.logits, axis=-1) < 90) for x in drafted)
 
 
 def test_half_precision_drafter_follows_a_float32_target():

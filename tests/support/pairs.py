@@ -12,6 +12,7 @@ from dflash_mlx import GenerationResponse, Pair, stream_generate
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.drafter.rope_config import RopeConfig
+from dflash_mlx.drafter.selector import CandidateSelector
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
 from support.oracle import OracleDrafter
@@ -77,6 +78,16 @@ def tiny_drafter(seed: int = 0, **changes: object) -> Drafter:
     )
     mx.eval(drafter.parameters())
     return drafter.eval()
+
+
+def tiny_selector(vocab: int = VOCAB, top_k: int = 4, seed: int = 0) -> CandidateSelector:
+    """A random candidate selector for hidden states of the tiny drafters."""
+    config = tiny_config(vocab_size=vocab, selector_rank=6, selector_top_k=top_k)
+    mx.random.seed(seed)
+    selector = CandidateSelector(config)
+    selector.update(tree_map(lambda w: mx.random.normal(w.shape), selector.parameters()))
+    mx.eval(selector.parameters())
+    return selector
 
 
 @contextmanager

@@ -32,5 +32,6 @@ def tiny_learner(
 ) -> Learner:
     """A learner on a tiny llama, with the objective's fields and the drafter's changes."""
     drafter = tiny_drafter(seed=1, **changes)
-    target = Target(tiny_model("llama", seed=2), drafter.config.target_layer_ids)
+    model = tiny_model("llama", seed=2)
+    target = Target(model, drafter.config.target_layer_ids or (len(model.layers),))
     return Learner(drafter, target, Objective(**({"gamma": 4.0} | (objective or {}))), chunk_blocks)

@@ -84,11 +84,11 @@ def test_a_perfect_drafter_and_a_hopeless_one(texts):
     def evaluated(shift):
         tokens = mx.array(np.concatenate([sequence.tokens, np.zeros(16, np.int32)]))
 
-        def logits(blocks, context):
+        def hidden(blocks, context):
             rows = mx.array(blocks.anchors)[:, None] + mx.arange(1, 8)
             return (mx.arange(97) == ((tokens[rows] + shift) % 97)[..., None]) * 9.0
 
-        learner.logits = logits
+        learner.hidden, learner.logits = hidden, lambda x: x
         return evaluate(learner, learner.parameters(), FeatureSource(learner), [sequence])
 
     perfect, hopeless = evaluated(0), evaluated(1)

@@ -33,7 +33,7 @@ class Tables:
     def embed(self, ids: mx.array) -> mx.array:
         return self._embedding[ids]
 
-    def head(self, hidden: mx.array) -> mx.array:
+    def head_raw(self, hidden: mx.array) -> mx.array:
         return hidden @ self._head.T
 
 
