@@ -80,6 +80,9 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_drafter_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--init-from", help="begin with this drafter, a folder or a Hub id")
+    group.add_argument(
+        "--warm-start", action="store_true", help="begin with the target's own last layers"
+    )
     group.add_argument("--layers", type=int, help="layers (default: 5; fewer for a small target)")
     group.add_argument("--taps", help="target layers to read, 0-based, such as 1,9,17 (default: 5)")
     group.add_argument("--block-size", type=int, default=16, help="anchor included (default: 16)")
@@ -92,6 +95,17 @@ def _add_drafter_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--dflash2", action="store_true", help="with DFlash 2's convolutions and selector"
+    )
+    group.add_argument(
+        "--draft-passes",
+        type=int,
+        choices=(1, 2),
+        help="2: a second pass sees the first's leading tokens (default: 1)",
+    )
+    group.add_argument(
+        "--draft-prefix",
+        type=int,
+        help="rows given in a second pass, anchor included (default: a quarter of the block)",
     )
     group.add_argument("--mask-token", type=int, help="token id (default: one that no text holds)")
 
@@ -177,7 +191,7 @@ def run(args: argparse.Namespace) -> int:
         "output model data self_prompts regenerate max_seq_length held_out init_from loss "
         "weighting gamma dpace_alpha kd_temperature epochs steps batch_size anchors chunk_blocks "
         "learning_rate warmup clip weight_decay eval_every save_every patience time_limit "
-        "cache_features seed resume"
+        "cache_features seed resume draft_passes draft_prefix warm_start"
     )
     writing = Writing(args.max_tokens, args.temp, args.top_p, args.seed, args.generation_batch)
     shape = Shape(

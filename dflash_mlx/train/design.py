@@ -1,11 +1,15 @@
 """The configuration of a new drafter, from its target."""
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import dequantize_model
 
 from ..drafter.config import FULL, SLIDING, DrafterConfig
 from ..drafter.model import Drafter
@@ -60,7 +64,7 @@ def design(
     Raises:
         UserError: a value does not fit the target.
     """
-    args = dataclasses.asdict(target.model.args)
+    args = _Arguments(target)
     depth = target.num_layers
     layers = shape.layers or min(LAYERS, max(1, depth // 5))
     mask = choose_mask_token(tokenizer, target) if shape.mask_token is None else shape.mask_token
@@ -71,7 +75,7 @@ def design(
         intermediate_size=shape.intermediate_size or args["intermediate_size"],
         num_hidden_layers=layers,
         num_attention_heads=heads,
-        num_key_value_heads=args["num_key_value_heads"] or heads,
+        num_key_value_heads=args.get("num_key_value_heads") or heads,
         head_dim=args.get("head_dim") or target.hidden_size // heads,
         rms_norm_eps=args["rms_norm_eps"],
         vocab_size=target.vocab_size,
@@ -109,6 +113,33 @@ def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
     return drafter
 
 
+def warm_start(drafter: Drafter, target: Target) -> None:
+    """Copy the target's last layers into the drafter, as far as names and shapes are the same.
+
+    The features that a drafter attends to are no input of such a layer, so this is a guess at
+    weights of the right size, and not yet a drafter.
+
+    Raises:
+        UserError: the layers have nothing in common.
+    """
+    copied = 0
+    sources = target.model.layers[-len(drafter.layers) :]
+    for layer, source in zip(drafter.layers, sources, strict=False):
+        theirs = dict(tree_flatten(_dense(source).parameters()))
+        for name, value in tree_flatten(layer.parameters()):
+            if name in theirs and theirs[name].shape == value.shape:
+                layer.update(tree_unflatten([(name, theirs[name].astype(mx.float32))]))
+                copied += 1
+    if not copied:
+        raise UserError("The target's layers are unlike a drafter's; leave --warm-start out.")
+    mx.eval(drafter.parameters())
+
+
+def _dense(layer: nn.Module) -> nn.Module:
+    """A copy of a layer without quantization; the layer itself stays as it is."""
+    return dequantize_model(copy.deepcopy(layer))
+
+
 def default_taps(depth: int, count: int) -> tuple[int, ...]:
     """``count`` layers by the published spacing, ``round(1 + i (depth - 4) / (count - 1))``.
 
@@ -143,10 +174,27 @@ def choose_mask_token(tokenizer: TokenizerWrapper, target: Target) -> int | None
     return max(free, default=None)
 
 
-def _rope(args: dict[str, Any]) -> RopeConfig:
+class _Arguments(dict):
+    """The target's own configuration; a family with other modalities keeps the text's apart."""
+
+    def __init__(self, target: Target):
+        args = dataclasses.asdict(target.model.args)
+        text = args.get("text_config")
+        super().__init__(text if isinstance(text, dict) else args)
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(
+            f"The target's config names no {name}, from which a new drafter takes its own; begin "
+            "with --init-from."
+        )
+
+
+def _rope(args: _Arguments) -> RopeConfig:
     theta = args.get("rope_theta") or (args.get("rope_parameters") or {}).get("rope_theta")
-    if theta is None:
-        raise UserError("The target's config names no rope_theta, which a drafter shares with it.")
     return RopeConfig(
-        rope_type="default", theta=theta, factor=1.0, attention_factor=1.0, traditional=False
+        rope_type="default",
+        theta=theta or args["rope_theta"],
+        factor=1.0,
+        attention_factor=1.0,
+        traditional=False,
     )

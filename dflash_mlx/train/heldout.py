@@ -83,7 +83,7 @@ def _draft_everywhere(
         hidden = learner.hidden(part, context)
         logits = learner.logits(hidden)
         losses, weights = learner.losses(hidden, logits, part, features.hidden)
-        drafts = learner.drafts(hidden, logits, part)
+        drafts = learner.drafts(hidden, logits, part, context)
         loss, weight = (losses * weights).sum(), weights.sum()
         mx.eval(loss, weight, drafts)
         result.loss += loss.item()

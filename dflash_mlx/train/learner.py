@@ -1,10 +1,11 @@
 """Gradients of a drafter on one sequence, with memory bounded by a chunk of blocks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from ..cache.linear import round_up
@@ -186,12 +187,33 @@ class Learner:
         weights = self.objective.weights(ce, mx.array(blocks.given) - 1, active)
         return losses, weights
 
-    def drafts(self, hidden: mx.array, logits: mx.array, blocks: Blocks) -> mx.array:
-        """The tokens ``[N, b - 1]`` that a greedy round would draft."""
+    def drafts(
+        self, hidden: mx.array, logits: mx.array, blocks: Blocks, context: ContextKV
+    ) -> mx.array:
+        """The tokens ``[N, b - 1]`` that a greedy round would draft, in all passes of the drafter.
+
+        Args:
+            hidden: of the first pass.
+            logits: of the first pass.
+            blocks: whose anchors alone are given.
+            context: of their sequence.
+        """
+        first = self._greedy(hidden, logits, blocks)
+        prefix = self._config.draft_prefix
+        if prefix is None:
+            return first
+        tokens = np.concatenate([blocks.tokens[:, :1], np.array(first, np.int32)], axis=1)
+        given = np.full(len(blocks), prefix, np.int32)
+        again = self.hidden(replace(blocks, tokens=tokens, given=given), context)
+        rows = mx.arange(first.shape[1])[:, None] < prefix - 1
+        hidden = mx.where(rows, hidden, again)
+        return self._greedy(hidden, mx.where(rows, logits, self.logits(again)), blocks)
+
+    def _greedy(self, hidden: mx.array, logits: mx.array, blocks: Blocks) -> mx.array:
         if "candidate_selector" not in self.drafter:
             return mx.argmax(logits, axis=-1)
-        anchors = mx.array(blocks.tokens[:, 0])
-        walk = SelectorWalk(self.drafter.candidate_selector, logits, lambda x: x, anchors, hidden)
+        anchors, selector = mx.array(blocks.tokens[:, 0]), self.drafter.candidate_selector
+        walk = SelectorWalk(selector, logits, lambda x: x, anchors, hidden)
         return walk.follow(mx.argmax(walk.logits, axis=-1), walk.logits)[0]
 
     def _chunk_loss(

@@ -1,10 +1,11 @@
 """What a training is asked for, and the record of it that a resumed run is checked against."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .answers import Writing
 from .design import Shape
@@ -33,7 +34,9 @@ class Options:
         shape: of a new drafter.
         loss, weighting, gamma, dpace_alpha, kd_temperature: the objective; gamma None goes by the
             block size.
-        prefixes: train for a second draft pass.
+        draft_passes: 2 trains for a second draft pass; None keeps what ``init_from`` has.
+        draft_prefix: rows given in the second pass; None for a quarter of the block.
+        warm_start: begin a new drafter with the target's own last layers.
         epochs, steps: how long; steps None goes by the epochs.
         batch_size, anchors, chunk_blocks: how much at a time.
         learning_rate, warmup, clip, weight_decay: of AdamW.
@@ -61,7 +64,9 @@ class Options:
     gamma: float | None = None
     dpace_alpha: float = 0.5
     kd_temperature: float = 1.0
-    prefixes: bool = False
+    draft_passes: int | None = None
+    draft_prefix: int | None = None
+    warm_start: bool = False
     epochs: float = 6.0
     steps: int | None = None
     batch_size: int = 8
@@ -114,6 +119,8 @@ class Options:
                 "leave those options out."
             )
 
+        if self.init_from is not None and self.warm_start:
+            raise UserError("A drafter begins by --init-from or by --warm-start, not by both.")
         self.objective(self.shape.block_size)
 
     def objective(self, block_size: int) -> Objective:
@@ -125,6 +132,16 @@ class Options:
             alpha=self.dpace_alpha,
             temperature=self.kd_temperature,
         )
+
+    def passes(self, config: DrafterConfig) -> DrafterConfig:
+        """The drafter's configuration with as many draft passes as were asked for."""
+        if self.draft_passes is None and self.draft_prefix is None:
+            return config
+        passes = config.draft_passes if self.draft_passes is None else self.draft_passes
+        prefix = self.draft_prefix
+        if passes == 2 and prefix is None:
+            prefix = config.draft_prefix or max(2, config.block_size // 4)
+        return replace(config, draft_passes=passes, draft_prefix=prefix)
 
     def record(self, path: Path) -> None:
         """Write the options to ``path``, or check that they are those written there.

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
 from .blocks import Sequence
-from .design import design, new_drafter
+from .design import design, new_drafter, warm_start
 from .features import FeatureSource
 from .learner import Learner, Parameters, check_trainable
 from .log import Log
@@ -87,12 +87,16 @@ def _drafter(
     options: Options, target: Target, tokenizer: TokenizerWrapper, context_length: int | None
 ) -> Drafter:
     if options.init_from is None:
-        config = design(target, tokenizer, context_length, options.shape)
+        config = options.passes(design(target, tokenizer, context_length, options.shape))
         check_pair(config, target)
-        return new_drafter(config, target, options.seed)
+        drafter = new_drafter(config, target, options.seed)
+        if options.warm_start:
+            warm_start(drafter, target)
+        return drafter
     drafter = load_drafter(convert_cached(options.init_from))
     check_pair(drafter.config, target)
     check_trainable(drafter)
+    drafter.config = options.passes(drafter.config)
     return dequantize_model(drafter)
 
 
@@ -119,7 +123,7 @@ def _trainer(
         seed=options.seed,
         eval_every=options.eval_every or every,
         save_every=options.save_every or every,
-        prefixes=options.prefixes,
+        prefixes=config.draft_passes == 2,
         patience=options.patience,
         time_limit=None if options.time_limit is None else 60 * options.time_limit,
     )
@@ -151,7 +155,7 @@ def _facts(
     loss = {"ce": "cross entropy", "kl": f"KL at temperature {objective.temperature:g}"}
     return {
         "target": Path(options.model).name if options.model else "SmolLM2-135M-Instruct",
-        "begun_from": Path(options.init_from).name if options.init_from else "random weights",
+        "begun_from": _beginning(options),
         "objective": f"{loss[objective.loss]}, weights: {weighting}",
         "sequences": len(sequences),
         "tokens_of_answers": int(sum(s.supervised.sum() for s in sequences)),
@@ -161,6 +165,12 @@ def _facts(
         "learning_rate": options.learning_rate,
         "seed": options.seed,
     }
+
+
+def _beginning(options: Options) -> str:
+    if options.init_from:
+        return Path(options.init_from).name
+    return "the target's last layers" if options.warm_start else "random weights"
 
 
 def _describe(
@@ -178,7 +188,8 @@ def _describe(
         f"size {config.block_size}, taps {list(config.target_layer_ids)} of {target.num_layers}, "
         f"mask {mask}, intermediate size {config.intermediate_size}, window "
         f"{config.sliding_window or 'none'}, "
-        f"{'causal' if any(config.causal) else 'bidirectional'} blocks"
+        f"{'causal' if any(config.causal) else 'bidirectional'} blocks, "
+        f"{'two draft passes' if config.draft_passes == 2 else 'one draft pass'}"
     )
     for name, part in (("Training", sequences), ("Held out", held_out)):
         tokens = sum(len(s.tokens) for s in part)

@@ -120,6 +120,26 @@ def test_answers_in_the_data_are_used(tmp_path, capsys):
     assert list((tmp_path / "b" / "training").glob("answers*"))
 
 
+VARIANTS = {
+    "JetSpec": ["--causal", "--window", 16, "--loss", "kl", "--weighting", "uniform"],
+    "DFlash 2": ["--dflash2", "--block-size", 8],
+    "two passes": ["--draft-passes", 2, "--weighting", "dpace", "--block-size", 8],
+    "warm start": ["--warm-start", "--taps", "0,2", "--cache-features", 0.001],
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_train_and_generate(variant, tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    target = ["--model", tmp_path / "target"]
+    train = ["train", *target, "--data", data, "--output", tmp_path / "new", "--layers", 2]
+    code, _, err = run(capsys, *train, "--steps", 2, "--held-out", 1, *VARIANTS[variant])
+    assert code == 0, err
+    speak = ["generate", *target, "-p", "text", "-m", 30, "--quiet"]
+    assert run(capsys, *speak, "--draft-model", tmp_path / "new") == run(capsys, *speak)
+
+
 MISTAKES = {
     "no data": ([], "nothing to train on"),
     "missing data": (["--data", "none.jsonl"], "no data file"),
@@ -134,6 +154,8 @@ MISTAKES = {
     "window": (["--self-prompts", "1", "--window", "-1"], "sliding_window"),
     "loss": (["--self-prompts", "1", "--loss", "mse"], "--loss"),
     "gamma": (["--self-prompts", "1", "--gamma", "-1"], "gamma"),
+    "passes": (["--self-prompts", "1", "--draft-passes", "3"], "--draft-passes"),
+    "prefix": (["--self-prompts", "1", "--draft-prefix", "3"], "draft_prefix"),
     "template": (["--self-prompts", "1", "--chat-template-config", "x"], "template-config"),
     "no template": (["--self-prompts", "1"], "no chat template"),
     "model": (["--model", "./none", "--self-prompts", "1"], "no folder"),

@@ -36,9 +36,9 @@ def texts():
     return cases
 
 
-def overfit(learner, sequences, steps=60):
+def overfit(learner, sequences, steps=25):
     """Parameters that are right about much of these texts, though not about all."""
-    updater, random = Updater(learner.parameters(), 5e-3), np.random.default_rng(0)
+    updater, random = Updater(learner.parameters(), 1e-2), np.random.default_rng(0)
     for _ in range(steps):
         sums = Sums.zero()
         for sequence in sequences:
@@ -49,8 +49,27 @@ def overfit(learner, sequences, steps=60):
     return updater.parameters
 
 
-def test_simulated_and_real_tau_agree(texts):
-    drafter, model = tiny_drafter(seed=3), tiny_model("llama")
+KINDS = {
+    "v1": {},
+    "causal and sliding": {
+        "causal_layers": (True, True),
+        "layer_types": ("sliding_attention", "full_attention"),
+        "sliding_window": 16,
+    },
+    "DFlash 2 in two passes": {
+        "conv_kernel_size": 2,
+        "conv_group_size": 8,
+        "selector_rank": 6,
+        "selector_top_k": 4,
+        "draft_passes": 2,
+        "draft_prefix": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_simulated_and_real_tau_agree(texts, kind):
+    drafter, model = tiny_drafter(seed=3, **KINDS[kind]), tiny_model("llama")
     target = Target(model, drafter.config.target_layer_ids)
     learner = Learner(drafter, target, Objective(gamma=4.0), chunk_blocks=16)
     sequences = [sequence for _, sequence in texts]
@@ -61,7 +80,7 @@ def test_simulated_and_real_tau_agree(texts):
     with make_pair(model, drafter) as pair:
         questions = [Question(prompt, "all") for prompt, _ in texts]
         real = total(play(pair, byte_tokenizer(), questions, max_tokens=N))
-    assert simulated.tau > 1.5
+    assert simulated.tau > 1.3
     assert simulated.tokens == real.tokens == N * len(texts)
     # Rounding differs between the two forwards, so a round in a hundred may.
     assert simulated.tau == pytest.approx(real.tau, rel=0.02)
