@@ -23,6 +23,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--model", help="the target (default: the embedded SmolLM2-135M-Instruct)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the drafter")
     parser.add_argument(
+        "--dtype",
+        metavar="{float16,bfloat16,float32}",
+        help="dtype of the drafter's weights in OUTPUT (default: the target's)",
+    )
+    parser.add_argument(
         "--resume", action="store_true", help="go on with an interrupted training in OUTPUT"
     )
     _add_data_options(parser.add_argument_group("data"))
@@ -59,7 +64,10 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--top-p", type=float, default=0.0, help="nucleus of answers (default: all)")
     group.add_argument(
-        "--generation-batch", type=int, default=32, help="answers at a time (default: 32)"
+        "--generation-batch",
+        type=int,
+        default=32,
+        help="texts that the target writes at a time (default: 32)",
     )
     group.add_argument(
         "--chat-template-config",
@@ -74,7 +82,7 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
         "--held-out",
         type=int,
         metavar="N",
-        help="sequences to evaluate on (default: a twentieth, at most 64; or valid.jsonl)",
+        help="sequences to evaluate on (default: a twentieth, at most 32; or valid.jsonl)",
     )
 
 
@@ -191,7 +199,7 @@ def run(args: argparse.Namespace) -> int:
         "output model data self_prompts regenerate max_seq_length held_out init_from loss "
         "weighting gamma dpace_alpha kd_temperature epochs steps batch_size anchors chunk_blocks "
         "learning_rate warmup clip weight_decay eval_every save_every patience time_limit "
-        "cache_features seed resume draft_passes draft_prefix warm_start"
+        "cache_features seed resume draft_passes draft_prefix warm_start dtype"
     )
     writing = Writing(args.max_tokens, args.temp, args.top_p, args.seed, args.generation_batch)
     shape = Shape(

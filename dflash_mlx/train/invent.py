@@ -16,7 +16,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..errors import UserError
 from .answers import Progress
 
-BATCH = 32
 LONGEST = 128
 TEMPERATURE = 1.0
 TOP_P = 0.95
@@ -31,6 +30,7 @@ def invent_prompts(
     opening: list[int],
     count: int,
     seed: int,
+    batch: int,
     path: Path,
     progress: Progress,
 ) -> None:
@@ -45,6 +45,7 @@ def invent_prompts(
         opening: see :func:`opening`.
         count: how many.
         seed: of the sampling.
+        batch: prompts at a time.
         path: JSON lines.
         progress: called with the prompts there are and all.
 
@@ -57,15 +58,15 @@ def invent_prompts(
     progress(min(len(found), count), count)
     with path.open("a", encoding="utf-8") as file:
         while len(found) < count:
-            if tries > 10 * count + 10 * BATCH:
+            if tries > 10 * (count + batch):
                 raise UserError(
                     f"The target invented only {len(found)} different prompts in {tries} tries; "
                     "ask for fewer, or give --data."
                 )
             # Where a run goes on, it must not draw what it drew before.
             mx.random.seed(seed + 1_000_003 * len(found) + tries)
-            tries += BATCH
-            for prompt in _draw(model, tokenizer, opening):
+            tries += batch
+            for prompt in _draw(model, tokenizer, [opening] * batch):
                 if len(found) < count and _digest(prompt) not in known:
                     known.add(_digest(prompt))
                     found.append(prompt)
@@ -91,15 +92,15 @@ def opening(tokenizer: TokenizerWrapper) -> list[int]:
     return tokenizer.encode(before, add_special_tokens=False)
 
 
-def _draw(model: nn.Module, tokenizer: TokenizerWrapper, opening: list[int]) -> list[str]:
+def _draw(model: nn.Module, tokenizer: TokenizerWrapper, openings: list[list[int]]) -> list[str]:
     """A batch of prompts that came to an end by themselves."""
     written = batch_generate(
         model,
         tokenizer,
-        [opening] * BATCH,
+        openings,
         max_tokens=LONGEST,
         return_token_ids=True,
-        completion_batch_size=BATCH,
+        completion_batch_size=len(openings),
         sampler=make_sampler(temp=TEMPERATURE, top_p=TOP_P),
     ).token_ids
     special = set(tokenizer.all_special_ids)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..convert.writer import DTYPES
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .answers import Writing
@@ -29,7 +30,7 @@ class Options:
         writing: how the target answers.
         template_options: for the chat template.
         max_seq_length: longer sequences are cut.
-        held_out: how many sequences to evaluate on; None for a twentieth, at most 64.
+        held_out: how many sequences to evaluate on; None for a twentieth, at most 32.
         init_from: a drafter to begin with.
         shape: of a new drafter.
         loss, weighting, gamma, dpace_alpha, kd_temperature: the objective; gamma None goes by the
@@ -44,6 +45,7 @@ class Options:
         patience: evaluations without a better τ before training stops; 0 never stops.
         time_limit: minutes of training, or None.
         cache_features: gigabytes of features to keep on disk.
+        dtype: to store the drafter in, a key of ``DTYPES``; None for the target's.
         seed: of everything random.
         resume: go on with what is in the output folder.
     """
@@ -81,6 +83,7 @@ class Options:
     patience: int = 0
     time_limit: float | None = None
     cache_features: float = 0.0
+    dtype: str | None = None
     seed: int = 0
     resume: bool = False
 
@@ -111,6 +114,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{name} must be above 0, not {value}.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
         if self.warmup > 1:
             raise UserError(f"warmup is a fraction of the steps, at most 1, not {self.warmup}.")
         if self.init_from is not None and self.shape != Shape():

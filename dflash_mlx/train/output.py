@@ -2,9 +2,9 @@
 
 import json
 import shutil
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import mlx.core as mx
@@ -17,81 +17,87 @@ from .chart import chart
 from .learner import Parameters
 from .log import Log
 
+_BODY = """
+# DFlash drafter in MLX format
 
-def write_drafter(
-    folder: Path,
-    config: DrafterConfig,
-    parameters: Parameters,
-    dtype: mx.Dtype,
-    facts: dict[str, Any],
-    log: Log,
-) -> None:
-    """Write config.json, the weights and README.md; what was there before is replaced.
+Trained by dflash-mlx for {target}. It drafts blocks for that target and does not generate text
+alone.
 
-    Args:
+| | |
+|---|---|
+{table}
+
+## Use
+
+```bash
+dflash-mlx generate --model TARGET --draft-model THIS_FOLDER --prompt "Hello"
+```
+
+## Training
+
+τ is simulated on held-out sequences: tokens a round, the bonus included.
+
+```text
+{curves}
+```
+"""
+
+
+@dataclass
+class Output:
+    """The folder that a drafter in training is written to.
+
+    Attributes:
         folder: of the drafter.
         config: the drafter's.
-        parameters: float32, by name.
-        dtype: to store them in.
+        dtype: to store the weights in.
         facts: about the training, for the card; they are recorded in config.json too.
-        log: of the training so far, for the card's curves.
     """
-    drafter = Drafter(config)
-    drafter.update(tree_unflatten(list(parameters.items())))
-    drafter.set_dtype(dtype)
-    partial = folder / "training" / "drafter.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_model(partial, drafter, donate_model=True)
-    source = {"trainer": f"dflash-mlx {version('dflash-mlx')}", "license": None, **facts}
-    text = json.dumps(config.to_dict() | {"source": source}, indent=4)
-    (partial / "config.json").write_text(text + "\n", encoding="utf-8")
-    (partial / "README.md").write_text(_card(config, facts, log), encoding="utf-8")
-    for file in partial.iterdir():
-        file.replace(folder / file.name)
-    partial.rmdir()
 
+    folder: Path
+    config: DrafterConfig
+    dtype: mx.Dtype
+    facts: dict[str, Any]
 
-def _card(config: DrafterConfig, facts: dict[str, Any], log: Log) -> str:
-    front = ["---", "library_name: mlx", "pipeline_tag: text-generation"]
-    front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
-    rows = {
-        "layers": config.num_hidden_layers,
-        "hidden size": config.hidden_size,
-        "block size (anchor included)": config.block_size,
-        "taps (0-based target layers)": f"{', '.join(map(str, config.target_layer_ids))} "
-        f"of {config.num_target_layers}",
-        "mask token": "an embedding of its own"
-        if config.has_mask_embedding
-        else config.mask_token_id,
-        **facts,
-    }
-    table = "\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in rows.items())
-    body = dedent("""
-        # DFlash drafter in MLX format
+    def write(self, parameters: Parameters, log: Log) -> None:
+        """Write config.json, the weights and README.md; what was there before is replaced."""
+        drafter = Drafter(self.config)
+        drafter.update(tree_unflatten(list(parameters.items())))
+        drafter.set_dtype(self.dtype)
+        partial = self.folder / "training" / "drafter.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_model(partial, drafter, donate_model=True)
+        trainer = f"dflash-mlx {version('dflash-mlx')}"
+        source = {"trainer": trainer, "license": None, **self.facts}
+        text = json.dumps(self.config.to_dict() | {"source": source}, indent=4)
+        (partial / "config.json").write_text(text + "\n", encoding="utf-8")
+        for file in partial.iterdir():
+            file.replace(self.folder / file.name)
+        partial.rmdir()
+        self.write_card(log)
 
-        Trained by dflash-mlx for {target}. It drafts blocks for that target and does not generate
-        text alone.
+    def write_card(self, log: Log) -> None:
+        """Write README.md, with the curves as far as the log goes."""
+        front = ["---", "library_name: mlx", "pipeline_tag: text-generation"]
+        front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
+        table = "\n".join(f"| {k.replace('_', ' ')} | {v} |" for k, v in self._rows().items())
+        named = {"training loss": "loss", "held-out loss": "eval_loss", "simulated τ": "tau"}
+        curves = [chart(title, log.curve(name)) for title, name in named.items() if log.curve(name)]
+        body = _BODY.format(target=self.facts["target"], table=table, curves="\n\n".join(curves))
+        text = "\n".join(front) + "\n" + body
+        (self.folder / "README.md").write_text(text, encoding="utf-8")
 
-        | | |
-        |---|---|
-        {table}
-
-        ## Use
-
-        ```bash
-        dflash-mlx generate --model TARGET --draft-model THIS_FOLDER --prompt "Hello"
-        ```
-
-        ## Training
-
-        τ is simulated on held-out sequences: tokens a round, the bonus included.
-
-        ```text
-        {curves}
-        ```
-        """)
-    named = {"training loss": "loss", "held-out loss": "eval_loss", "simulated τ": "tau"}
-    curves = [chart(title, points) for title, name in named.items() if (points := log.curve(name))]
-    body = body.format(target=facts["target"], table=table, curves="\n\n".join(curves))
-    return "\n".join(front) + "\n" + body
+    def _rows(self) -> dict[str, object]:
+        config = self.config
+        taps = ", ".join(map(str, config.target_layer_ids)) or "the final norm"
+        mask = "an embedding of its own" if config.has_mask_embedding else config.mask_token_id
+        return {
+            "layers": config.num_hidden_layers,
+            "hidden size": config.hidden_size,
+            "block size (anchor included)": config.block_size,
+            "taps (0-based target layers)": f"{taps} of {config.num_target_layers}",
+            "mask token": mask,
+            "draft passes": config.draft_passes,
+            **self.facts,
+        }

@@ -1,6 +1,6 @@
 """The sequences of a training: read, invented, answered by the target, split."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from .options import Options
 from .rows import Row, read_rows
 from .world import World
 
-MOST_HELD_OUT = 64
+MOST_HELD_OUT = 32
 
 
 class Preparation:
@@ -31,6 +31,7 @@ class Preparation:
         options: of the training.
         folder: where invented prompts and answers are kept.
         world: its first process writes them; the others wait and read.
+        say: called with a line for the user.
 
     Raises:
         UserError: the data cannot be read, or the target cannot invent prompts.
@@ -43,7 +44,9 @@ class Preparation:
         options: Options,
         folder: Path,
         world: World,
+        say: Callable[[str], None],
     ):
+        self._say = say
         self._model, self._tokenizer = model, tokenizer
         self._options, self._folder, self._world = options, folder, world
         self._encoder = Encoder(tokenizer, options.template_options)
@@ -86,6 +89,7 @@ class Preparation:
                         self._opening,
                         options.self_prompts,
                         options.seed,
+                        options.writing.batch,
                         path,
                         progress,
                     )
@@ -103,12 +107,19 @@ class Preparation:
             plain = next(row for row in rows if not row.messages)
             raise UserError(f"{plain.where} is plain text, which --regenerate cannot answer.")
         keep = [row for row in rows if not row.messages or not (regenerate or not row.answered)]
+        if any(row.messages for row in keep):
+            self._say(
+                "The answers in the data are learned as they are; a drafter learns its target "
+                "better from the target's own (--regenerate)."
+            )
         sequences = [self._encoder.sequence(row) for row in keep]
         if ask:
             sequences += self._write(ask, name)
         sequences = [_cut(s, self._options.max_seq_length) for s in sequences]
         # A single supervised token would be an anchor's only row: nothing of a block to learn.
         usable = [s for s in sequences if s.supervised[1:].sum() > 1]
+        if dropped := len(sequences) - len(usable):
+            self._say(f"Left out {dropped} sequences with fewer than two tokens of an answer.")
         if not usable:
             raise UserError(
                 f"None of the {len(sequences)} sequences has two tokens of an answer within the "
@@ -119,7 +130,10 @@ class Preparation:
     def _write(self, rows: list[Row], name: str) -> list[Sequence]:
         room = self._options.max_seq_length
         questions = [Question(self._encoder.question(row), row.kind) for row in rows]
+        long = sum(len(q.tokens) >= room for q in questions)
         questions = [q for q in questions if len(q.tokens) < room]
+        if long:
+            self._say(f"Left out {long} prompts of {room} tokens or more.")
         if not questions:
             raise UserError(f"All prompts are longer than {room} tokens; raise --max-seq-length.")
         path = self._folder / f"answers-{name}.jsonl"

@@ -6,24 +6,25 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import dequantize_model
+from mlx_lm.utils import dequantize_model, maybe_set_recommended_wired_limit
 
 from ..convert.cached import convert_cached
 from ..convert.staging import check_free
+from ..convert.writer import DTYPES
 from ..drafter.model import Drafter
 from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
 from .blocks import Sequence
+from .chart import chart
 from .design import design, new_drafter, warm_start
 from .features import FeatureSource
-from .learner import Learner, Parameters, check_trainable
-from .log import Log
+from .learner import Learner, check_trainable
 from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import Options
-from .output import write_drafter
+from .output import Output
 from .prepare import Preparation
 from .trainer import Settings, Trainer
 from .world import World
@@ -53,7 +54,7 @@ def train(options: Options, say: Say = print) -> Path:
     pair, tokenizer = load(options.model)
     pair.release()
     drafter = _drafter(options, Target(pair.model), tokenizer, pair.context_length)
-    preparation = Preparation(pair.model, tokenizer, options, folder, world)
+    preparation = Preparation(pair.model, tokenizer, options, folder, world, say)
     # Only now: a mistake in the options should leave nothing behind.
     if world.is_first:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +64,7 @@ def train(options: Options, say: Say = print) -> Path:
     # Without taps, the feature is what comes out of the final norm.
     target = Target(pair.model, drafter.config.target_layer_ids or (len(pair.model.layers),))
     try:
+        maybe_set_recommended_wired_limit()
         _describe(drafter, target, sequences, held_out, say)
         trainer = _trainer(options, drafter, target, sequences, held_out, world, say)
         reason = trainer.run()
@@ -132,14 +134,11 @@ def _trainer(
     folder = options.output / "training"
     cache = folder / "features" / str(world.rank) if options.cache_features else None
     source = FeatureSource(learner, cache, int(options.cache_features * 1e9 / world.size))
+    stored = target.dtype if options.dtype is None else DTYPES[options.dtype]
     facts = _facts(options, objective, settings, sequences)
-    stored = target.dtype
-
-    def export(parameters: Parameters, log: Log) -> None:
-        write_drafter(options.output, config, parameters, stored, facts, log)
-
+    output = Output(options.output, config, stored, facts)
     return Trainer(
-        learner, updater, source, sequences, held_out, settings, world, folder, export, say
+        learner, updater, source, sequences, held_out, settings, world, folder, output, say
     )
 
 
@@ -206,6 +205,7 @@ def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None
     }[reason]
     say(f"Stopped after {progress.step} steps: {why}.")
     if trainer.held_out:
+        say(chart("simulated τ", trainer.log.curve("tau")))
         say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")
     say(f"Wrote {options.output}")
 

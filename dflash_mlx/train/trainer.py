@@ -13,9 +13,10 @@ from . import checkpoint
 from .blocks import Sequence, sample_blocks
 from .features import FeatureSource
 from .heldout import Evaluation, evaluate
-from .learner import Learner, Parameters, Sums
+from .learner import Learner, Sums
 from .log import Log
 from .optimizer import Updater
+from .output import Output
 from .world import World
 
 
@@ -58,8 +59,7 @@ class Trainer:
         settings: how long and in what portions.
         world: the processes that take part.
         folder: of checkpoints and log.
-        export: called with the parameters to be kept: the best by τ, or without evaluation the
-            last.
+        output: gets the parameters to be kept: the best by τ, or without evaluation the last.
         say: called with a line for the user.
     """
 
@@ -73,7 +73,7 @@ class Trainer:
         settings: Settings,
         world: World,
         folder: Path,
-        export: Callable[[Parameters, Log], None],
+        output: Output,
         say: Callable[[str], None],
     ):
         if settings.batch_size % world.size:
@@ -84,7 +84,7 @@ class Trainer:
         self.learner, self.updater, self.source = learner, updater, source
         self.sequences, self.held_out = sequences, held_out
         self.settings, self.world, self.folder = settings, world, folder
-        self._export, self._say = export, say
+        self._output, self._say = output, say
         self.progress = checkpoint.Progress()
         self.log: Log | None = None
 
@@ -119,6 +119,8 @@ class Trainer:
             if over:
                 reason = over
                 break
+        if self.world.is_first:
+            self._output.write_card(self.log)
         return reason
 
     def batch(self, step: int) -> list[tuple[int, Sequence]]:
@@ -224,7 +226,7 @@ class Trainer:
 
     def _keep(self) -> None:
         if self.world.is_first:
-            self._export(self.updater.parameters, self.log)
+            self._output.write(self.updater.parameters, self.log)
 
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from support.folders import save_drafter, save_target
+from mlx.utils import tree_flatten
+from mlx_lm.utils import quantize_model, save_model
+from support.folders import VOCAB, drafter_config, save_drafter, save_target
 from support.grammar import prompts, save_grammar_target
+from support.pairs import tiny_drafter
 
 from dflash_mlx.cli.main import main
+from dflash_mlx.drafter.model import Drafter
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -73,7 +77,7 @@ def test_a_drafter_learns_a_language_and_a_resumed_one_too(target, data, tmp_pat
     assert [e["step"] for e in log if "loss" in e] == list(range(1, 61))
     assert [e["step"] for e in log if "tau" in e] == [0, 20, 40, 60]
     card = (output / "README.md").read_text()
-    assert "| steps | 60 |" in card and "simulated τ" in card
+    assert "| steps | 60 |" in card and "simulated τ" in card and "step 0 to 60" in card
 
     speak = ["generate", "--model", target, "-p", prompts()[3], "-m", 40, "--quiet"]
     drafted = run(capsys, *speak, "--draft-model", output)
@@ -95,6 +99,23 @@ def test_a_drafter_is_recalibrated(tmp_path, capsys):
     configs = [json.loads((tmp_path / x / "config.json").read_text()) for x in ("old", "new")]
     assert configs[1].pop("source")["begun_from"] == "old"
     assert configs[0] == configs[1]
+
+
+def test_a_quantized_drafter_is_recalibrated_unquantized(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    config = drafter_config()
+    drafter, written = quantize_model(tiny_drafter(vocab_size=VOCAB), config.to_dict(), 32, 8)
+    save_model(tmp_path / "old", drafter)
+    (tmp_path / "old" / "config.json").write_text(json.dumps(written))
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--init-from"]
+    train += [tmp_path / "old", "--output", tmp_path / "new", "--steps", 2, "--held-out", 1]
+    code, _, err = run(capsys, *train)
+    assert code == 0, err
+    weights = mx.load(str(tmp_path / "new" / "model.safetensors"))
+    assert weights.keys() == dict(tree_flatten(Drafter(config).parameters())).keys()
+    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "new"]
+    assert evaluated(capsys, *pair, "--prompts", write_rows(tmp_path / "p", [{"prompt": "a"}]))
 
 
 def test_answers_in_the_data_are_used(tmp_path, capsys):
@@ -124,6 +145,7 @@ VARIANTS = {
     "JetSpec": ["--causal", "--window", 16, "--loss", "kl", "--weighting", "uniform"],
     "DFlash 2": ["--dflash2", "--block-size", 8],
     "two passes": ["--draft-passes", 2, "--weighting", "dpace", "--block-size", 8],
+    "stored in 16 bit": ["--dtype", "bfloat16"],
     "warm start": ["--warm-start", "--taps", "0,2", "--cache-features", 0.001],
 }
 
@@ -156,6 +178,7 @@ MISTAKES = {
     "gamma": (["--self-prompts", "1", "--gamma", "-1"], "gamma"),
     "passes": (["--self-prompts", "1", "--draft-passes", "3"], "--draft-passes"),
     "prefix": (["--self-prompts", "1", "--draft-prefix", "3"], "draft_prefix"),
+    "dtype": (["--self-prompts", "1", "--dtype", "int8"], "dtype"),
     "template": (["--self-prompts", "1", "--chat-template-config", "x"], "template-config"),
     "no template": (["--self-prompts", "1"], "no chat template"),
     "model": (["--model", "./none", "--self-prompts", "1"], "no folder"),

@@ -97,10 +97,10 @@ def prompts(path):
 def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
     path, tokenizer = tmp_path / "prompts", inventor()
     assert opening(tokenizer) == [*b"<"]
-    invent_prompts(model, tokenizer, opening(tokenizer), 3, 0, path, lambda *_: None)
+    invent_prompts(model, tokenizer, opening(tokenizer), 3, 0, 32, path, lambda *_: None)
     first = prompts(path)
     path.write_text(path.read_text() + '{"prompt": "cut')
-    invent_prompts(model, tokenizer, opening(tokenizer), 6, 0, path, lambda *_: None)
+    invent_prompts(model, tokenizer, opening(tokenizer), 6, 0, 32, path, lambda *_: None)
     found = prompts(path)
     assert found[:3] == first and len(set(found)) == len(found) == 6
     assert all(sum(map(str.isalpha, text)) >= 8 for text in found)

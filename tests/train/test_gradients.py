@@ -1,12 +1,14 @@
 """The chunked gradients: against the loss's own differences, and whatever the chunks."""
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model
 from support.training import numbers, random_text, tiny_learner
 
-from dflash_mlx.train.blocks import sample_blocks
+from dflash_mlx.train.blocks import make_blocks, sample_blocks
 from dflash_mlx.train.learner import Sums
 
 OBJECTIVES = {
@@ -136,3 +138,53 @@ def test_counts():
     logits = learner.logits(learner.hidden(blocks, learner.context(parameters, features)))
     right = np.array(mx.argmax(logits, axis=-1)) == blocks.tokens[:, 1:]
     assert sums.correct.item() == (right & blocks.active[:, 1:]).sum()
+
+
+def test_decay_counts_from_the_first_row_that_is_not_given():
+    learner = tiny_learner()
+    text = random_text()
+    blocks = make_blocks(text, np.array([12, 20]), 8, np.array([1, 3], np.int32))
+    features = learner.features(mx.array(text.tokens))
+    hidden = learner.hidden(blocks, learner.context(learner.parameters(), features))
+    _, weights = learner.losses(hidden, learner.logits(hidden), blocks, None)
+    for block, given in enumerate((1, 3)):
+        expected = [np.exp(-(k - given) / 4.0) if k >= given else 0.0 for k in range(1, 8)]
+        assert np.array(weights[block]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_distillation_compares_with_the_position_before():
+    """A drafter that says what the target says of each next token has no divergence."""
+    learner = tiny_learner(objective={"loss": "kl"})
+    text = random_text()
+    blocks = make_blocks(text, np.array([12, 20]), 8)
+    features = learner.features(mx.array(text.tokens))
+    said = learner.target.model(mx.array(text.tokens)[None])[0]
+    rows = mx.array(blocks.anchors)[:, None] + mx.arange(7)
+    losses, _ = learner.losses(None, said[rows], blocks, features.hidden)
+    assert mx.abs(losses).max().item() < 1e-4
+    losses, _ = learner.losses(None, said[rows + 1], blocks, features.hidden)
+    assert losses.min().item() > 1e-2
+
+
+def test_sixteen_bit_gradients_are_near():
+    exact, rounded = tiny_learner(), tiny_learner()
+    rounded.dtype = mx.bfloat16
+    features, blocks, parameters = setup(exact)
+    expected = add(exact, parameters, features, blocks).gradients
+    got = add(rounded, parameters, rounded.features(mx.array(random_text().tokens)), blocks)
+    for name, value in got.gradients.items():
+        assert value.dtype == mx.float32
+        error = mx.linalg.norm(value - expected[name]) / mx.linalg.norm(expected[name])
+        assert error.item() < 0.1, name
+
+
+def test_gradients_pass_through_a_quantized_head():
+    quantized, dense = tiny_learner(), tiny_learner()
+    for learner in (quantized, dense):
+        nn.quantize(learner.target.model.model, 32, 8, class_predicate=lambda k, m: "embed" in k)
+    dense.target.model.model.embed_tokens = dequantize_model(dense.target.model).model.embed_tokens
+    features, blocks, parameters = setup(dense)
+    a, b = (add(learner, parameters, features, blocks).gradients for learner in (quantized, dense))
+    assert isinstance(quantized.target.model.model.embed_tokens, nn.QuantizedEmbedding)
+    for name in parameters:
+        assert mx.allclose(a[name], b[name], rtol=1e-3, atol=1e-3), name

@@ -36,10 +36,16 @@ class Made:
             settings,
             World(),
             folder,
-            lambda parameters, log: self.exported.append((self.trainer.progress.step, parameters)),
+            self,
             self.said.append,
         )
         self.folder, self.updater = folder, updater
+
+    def write(self, parameters, log):
+        self.exported.append((self.trainer.progress.step, parameters))
+
+    def write_card(self, log):
+        self.card = log.entries[-1]["step"]
 
     def log(self):
         entries = map(json.loads, (self.folder / "log.jsonl").read_text().splitlines())
@@ -112,7 +118,7 @@ def test_the_best_by_tau_is_kept(tmp_path, monkeypatch):
         lambda mine: {"loss": 0.0, "tau": next(taus), "accuracy": [0.0] * 7},
     )
     made.trainer.run()
-    assert [step for step, _ in made.exported] == [0, 2]
+    assert [step for step, _ in made.exported] == [0, 2] and made.card == 6
     assert (made.trainer.progress.best_tau, made.trainer.progress.best_step) == (1.5, 2)
 
 
@@ -141,7 +147,8 @@ def test_the_time_limit_leaves_a_checkpoint(tmp_path):
 def test_without_held_out_sequences_the_last_is_kept(tmp_path):
     made = Made(tmp_path, held_out=0)
     made.trainer.run()
-    assert made.exported[-1][0] == 6 and same(made.exported[-1][1], made.updater.parameters)
+    step, parameters = made.exported[-1]
+    assert step == 6 and same(parameters, made.updater.parameters)
 
 
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
