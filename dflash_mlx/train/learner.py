@@ -158,7 +158,8 @@ class Learner:
         """Logits ``[N, b - 1, vocab]`` of hidden states, float32."""
         config = self._config
         logits = self.target.head_raw(hidden.astype(self.target.dtype)).astype(mx.float32)
-        logits = logits * config.output_multiplier
+        if config.output_multiplier != 1.0:
+            logits = logits * config.output_multiplier
         if config.final_logit_softcapping is not None:
             logits = mx.tanh(logits / config.final_logit_softcapping)
             logits = logits * config.final_logit_softcapping
