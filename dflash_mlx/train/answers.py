@@ -56,6 +56,7 @@ def write_answers(
     tokenizer: TokenizerWrapper,
     questions: list[Question],
     writing: Writing,
+    end_token: int | None,
     path: Path,
     progress: Progress,
 ) -> list[Sequence]:
@@ -69,6 +70,7 @@ def write_answers(
         tokenizer: knows the tokens that end an answer.
         questions: what to answer, in order.
         writing: how.
+        end_token: what an answer ends with that came to its end.
         path: JSON lines, the first of them saying what the file was made of.
         progress: called with the answers written and all.
 
@@ -82,9 +84,8 @@ def write_answers(
     with path.open("a", encoding="utf-8") as file:
         while len(done) < len(questions):
             part = questions[len(done) : len(done) + writing.batch]
-            for question, answer in zip(
-                part, _answer(model, tokenizer, part, writing, len(done)), strict=True
-            ):
+            answers = _answer(model, tokenizer, part, writing, end_token, len(done))
+            for question, answer in zip(part, answers, strict=True):
                 line = {"question": question.tokens, "answer": answer, "kind": question.kind}
                 file.write(json.dumps(line) + "\n")
                 done.append(line)
@@ -98,6 +99,7 @@ def _answer(
     tokenizer: TokenizerWrapper,
     questions: list[Question],
     writing: Writing,
+    end: int | None,
     number: int,
 ) -> list[list[int]]:
     """One batch of answers; the end token, which mlx-lm leaves out, is part of them."""
@@ -112,7 +114,6 @@ def _answer(
         completion_batch_size=writing.batch,
         sampler=make_sampler(temp=writing.temp, top_p=writing.top_p),
     ).token_ids
-    end = tokenizer.eos_token_id
     return [[*a, end] if len(a) < writing.max_tokens and end is not None else a for a in written]
 
 

@@ -27,6 +27,13 @@ class Encoder:
         if self._options and not self._chat:
             raise UserError("Chat template options were given, but the target has no template.")
 
+    def end_token(self) -> int | None:
+        """The token that ends an answer; of several that may, the one that the template writes."""
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        sequence = self.sequence(Row("A chat to learn the template by", chat, None, ""))
+        last = int(sequence.tokens[sequence.answers()[-1][1] - 1])
+        return last if last in self._tokenizer.eos_token_ids else self._tokenizer.eos_token_id
+
     def question(self, row: Row) -> list[int]:
         """The tokens that the target is to answer.
 

@@ -105,7 +105,9 @@ class Learner:
         """One forward of the target over a text ``[S]``."""
         hidden, taps = self.target.encode(tokens[None])
         keep = self.objective.loss == "kl"
-        return Features(taps[0].astype(self.dtype), hidden[0] if keep else None)
+        features = Features(taps[0].astype(self.dtype), hidden[0] if keep else None)
+        mx.eval(features)
+        return features
 
     def add(self, parameters: Parameters, features: Features, blocks: Blocks, sums: Sums) -> None:
         """Add the blocks of one sequence to ``sums``.
@@ -144,7 +146,7 @@ class Learner:
             yield blocks.part(begin, begin + self.chunk_blocks)
 
     def context(self, parameters: Parameters, features: Features) -> ContextKV:
-        """The context K/V of a sequence, to be given to :meth:`logits`."""
+        """The context K/V of a sequence, to be given to :meth:`hidden`."""
         self._use({k: v.astype(self.dtype) for k, v in parameters.items()})
         return self._forward.context(features.taps)
 

@@ -138,9 +138,13 @@ class Preparation:
             raise UserError(f"All prompts are longer than {room} tokens; raise --max-seq-length.")
         path = self._folder / f"answers-{name}.jsonl"
 
+        end = self._encoder.end_token()
+
         def write(progress: Progress) -> list[Sequence]:
             writing = self._options.writing
-            return write_answers(self._model, self._tokenizer, questions, writing, path, progress)
+            return write_answers(
+                self._model, self._tokenizer, questions, writing, end, path, progress
+            )
 
         sequences = []
         if self._world.is_first:

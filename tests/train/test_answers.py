@@ -24,7 +24,9 @@ def write(model, path, questions=QUESTIONS, seen=None, **writing):
     settings = Writing(**({"max_tokens": 9, "batch": 2} | writing))
     progress = seen.append if seen is not None else lambda pair: None
     tokenizer = byte_tokenizer()
-    return write_answers(model, tokenizer, questions, settings, path, lambda *pair: progress(pair))
+    return write_answers(
+        model, tokenizer, questions, settings, EOS, path, lambda *pair: progress(pair)
+    )
 
 
 def test_answers_are_the_targets_greedy_text(model, tmp_path):
@@ -42,7 +44,7 @@ def test_an_end_token_is_learned(model, tmp_path):
     tokenizer = byte_tokenizer([first[3]])
     writing = Writing(max_tokens=9)
     path = tmp_path / "a"
-    [sequence] = write_answers(model, tokenizer, QUESTIONS[:1], writing, path, lambda *_: None)
+    [sequence] = write_answers(model, tokenizer, QUESTIONS[:1], writing, EOS, path, lambda *_: None)
     assert sequence.tokens.tolist() == [*QUESTIONS[0].tokens, *first[: first.index(first[3])], EOS]
 
 

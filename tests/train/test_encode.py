@@ -79,6 +79,15 @@ def test_question():
     assert bytes(t for t in tokens if t < 256).decode().endswith("[user]two\n[assistant]")
 
 
+def test_the_end_token_is_the_templates():
+    assert encoder(PLAIN).end_token() == encoder(None).end_token() == EOS
+    # As Gemma's: the end of a turn is one of several end tokens, and not the first.
+    tokenizer = byte_tokenizer(eos=[257], words=["<end_of_turn>"])
+    tokenizer._tokenizer.chat_template = PLAIN.replace("<eos>", "<end_of_turn>")
+    tokenizer.has_chat_template = True
+    assert Encoder(tokenizer).end_token() == 257
+
+
 def test_template_options():
     template = "{{ mood }}" + PLAIN
     assert encoder(template, mood="glad").question(row(CHAT))[:4] == list(b"glad")
