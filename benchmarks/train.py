@@ -61,7 +61,7 @@ def main() -> None:
 
 def make_learner(args: argparse.Namespace) -> Learner:
     """The pair's drafter, dequantized, as the trainer has it."""
-    pair, _ = load(args.model)
+    pair, _ = load(args.model, False)
     pair.release()
     path = convert_cached(args.draft_model) if args.draft_model else embedded_drafter()
     drafter = dequantize_model(load_drafter(path))

@@ -2,45 +2,33 @@
 
 import argparse
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import UserError
-
-if TYPE_CHECKING:
-    from ..train.rounds import Score
+from ..measure.prompts import prompt_tokens
+from ..train.answers import Question
+from ..train.rounds import Score, play, total
+from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``evaluate`` command."""
     parser = subparsers.add_parser(
         "evaluate",
-        help="measure how many tokens a round emits, by kind of prompt",
         description=(
-            "Generate the answers to a file of prompts and report τ, the tokens a round emits "
-            "(bonus included), by kind of prompt and by position in the block. Without --model "
-            "the embedded pair is used."
+            "Generate the answers to prompts and report τ, the tokens a round emits (bonus "
+            "included), by kind of prompt and by position in the block. Without --model the "
+            "embedded pair is used."
         ),
     )
     parser.set_defaults(run=run)
-    parser.add_argument("--model", help="the target: a folder or a Hugging Face id")
-    parser.add_argument("--draft-model", help="the drafter: a folder or a Hugging Face id")
-    parser.add_argument(
-        "--prompts",
-        type=Path,
-        required=True,
-        help="JSONL of prompts or messages; a row's kind, if it has one, groups the report",
-    )
-    parser.add_argument("-m", "--max-tokens", type=int, default=256, help="(default: 256)")
-    parser.add_argument("--block-size", type=int, help="rows a round (default: the drafter's)")
-    parser.add_argument("--temp", type=float, default=0.0, help="(default: 0, greedy)")
-    parser.add_argument("--top-p", type=float, default=0.0, help="(default: all)")
-    parser.add_argument("--seed", type=int, help="of the sampling (default: a random one)")
-    parser.add_argument(
-        "--chat-template-config", default="{}", help="JSON options for the chat template"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_model_options(parser)
+    add_prompt_options(parser, limit=-1, max_tokens=256)
+    group = parser.add_argument_group("rounds")
+    group.add_argument("--block-size", type=int, help="rows a round (default: the drafter's)")
+    group.add_argument("--temp", type=float, default=0.0, help="(default: 0, greedy)")
+    group.add_argument("--top-p", type=float, default=0.0, help="nucleus mass (default: all)")
+    group.add_argument("--seed", type=int, help="of the sampling (default: a random one)")
+    group.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,23 +37,12 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: an option is wrong, or the pair or the prompts cannot be read.
     """
-    if args.model is not None and args.draft_model is None:
+    prompts = chosen_prompts(args)
+    template = json_object("--chat-template-config", args.chat_template_config)
+    pair, tokenizer = load_pair(args)
+    if pair.drafter is None:
         raise UserError("There is no drafter to evaluate; give --draft-model.")
-    if args.max_tokens < 1 or (args.limit is not None and args.limit < 1):
-        raise UserError("--max-tokens and --limit must be 1 or more.")
-    # Imported here because they load mlx-lm, which `--help` should not wait for.
-    from ..loading import load
-    from ..train.answers import Question
-    from ..train.encode import Encoder
-    from ..train.rounds import play, total
-    from ..train.rows import read_rows
-    from .train import json_object
-
-    rows = read_rows(args.prompts)[: args.limit]
-    template_options = json_object(args.chat_template_config)
-    pair, tokenizer = load(args.model, args.draft_model)
-    encoder = Encoder(tokenizer, template_options)
-    questions = [Question(encoder.question(row), row.kind) for row in rows]
+    questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
     scores = play(
         pair,
         tokenizer,
@@ -84,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers(score: "Score") -> dict[str, float | int | list[float]]:
+def _numbers(score: Score) -> dict[str, float | int | list[float]]:
     return {
         "prompts": score.prompts,
         "tokens": score.tokens,
@@ -95,7 +72,7 @@ def _numbers(score: "Score") -> dict[str, float | int | list[float]]:
     }
 
 
-def _table(scores: "dict[str, Score]") -> str:
+def _table(scores: dict[str, Score]) -> str:
     lines = [f"{'kind':<12} {'prompts':>7} {'tokens':>7} {'τ':>6}  accepted by position"]
     for kind, score in scores.items():
         rates = " ".join(f"{rate:.2f}" for rate in score.rounds.acceptance())

@@ -1,22 +1,21 @@
 """``dflash-mlx generate``: one prompt, streamed, with its statistics."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
+from ..chat import chat_tokens
 from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError
-from ..generate import stream_generate
-from ..loading import load
+from ..generation import stream_generate
 from ..request import at_least_one, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
+from .options import add_model_options, json_object, load_pair
 
 _PENALTIES = ("repetition", "presence", "frequency")
 
@@ -25,14 +24,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``generate`` command."""
     parser = subparsers.add_parser(
         "generate",
-        help="generate text from a prompt",
         description=(
             "Generate text with a target and its drafter. Without --model the embedded default "
             "pair is used (SmolLM2-135M-Instruct, fetched once, 93 MB)."
         ),
     )
     parser.set_defaults(run=run)
-    _add_model_options(parser.add_argument_group("models"))
+    add_model_options(parser)
     _add_prompt_options(parser.add_argument_group("prompt"))
     _add_sampling_options(parser.add_argument_group("sampling"))
 
@@ -42,7 +40,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=int,
         help="rows a round verifies, anchor included (default: the drafter's own)",
     )
-    rounds.add_argument("--no-draft", action="store_true", help="decode plainly")
+    rounds.add_argument(
+        "--no-draft", action="store_true", help="decode plainly, without loading a drafter"
+    )
     rounds.add_argument(
         "-m",
         "--max-tokens",
@@ -54,22 +54,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--stop", action="append", default=[], help="a string that ends the text; repeatable"
     )
     rounds.add_argument("--quiet", action="store_true", help="print the text alone")
-
-
-def _add_model_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", help="the target: a folder or a Hugging Face id")
-    group.add_argument(
-        "--draft-model",
-        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format",
-    )
-    group.add_argument("--revision", help="branch, tag or commit of the target")
-    group.add_argument("--draft-revision", help="branch, tag or commit of the drafter")
-    group.add_argument("--adapter-path", help="folder with LoRA adapters for the target")
-    group.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="allow the target and its tokenizer to bring their own code",
-    )
 
 
 def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
@@ -150,18 +134,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("The prompt is not valid UTF-8 text.")
     if not prompt.strip():
         raise UserError("The prompt is empty; give some text.")
-    template_options = _json_object("--chat-template-config", args.chat_template_config)
+    template_options = json_object("--chat-template-config", args.chat_template_config)
     options = _generation_options(args)
     _check_before_loading(args)
-    model, tokenizer = load(
-        args.model,
-        args.draft_model,
-        adapter_path=args.adapter_path,
-        revision=args.revision,
-        draft_revision=args.draft_revision,
-        trust_remote_code=args.trust_remote_code,
-        tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
-    )
+    model, tokenizer = load_pair(args, draft=not args.no_draft, quiet=args.quiet)
     for token in args.extra_eos_token:
         known = token.isdecimal() or token in tokenizer.get_vocab()
         if not known:
@@ -208,7 +184,7 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
         "block_size max_kv_size prefill_step_size"
     )
     options = {name: getattr(args, name) for name in names.split()}
-    bias = _json_object("--logit-bias", args.logit_bias)
+    bias = json_object("--logit-bias", args.logit_bias)
     try:
         options["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
     except (TypeError, ValueError) as error:
@@ -218,16 +194,6 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
     options["draft"] = not args.no_draft
     options["prompt_progress_callback"] = _Progress(args.prefill_step_size)
     return options
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{option} is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{option} must be a JSON object, not {text}.")
-    return value
 
 
 def _prompt_tokens(
@@ -248,19 +214,12 @@ def _prompt_tokens(
         messages.insert(0, {"role": "system", "content": args.system_prompt})
     if args.prefill_response:
         messages.append({"role": "assistant", "content": args.prefill_response})
-    try:
-        return tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=not args.prefill_response,
-            continue_final_message=bool(args.prefill_response),
-            return_dict=False,
-            **template_options,
-        )
-    except (TemplateError, TypeError, ValueError) as error:
-        # A template may refuse, for example, a system message, or not know an option.
-        raise UserError(
-            f"The target's chat template cannot be applied with these options: {error}."
-        ) from error
+    return chat_tokens(
+        tokenizer,
+        messages,
+        continue_final_message=bool(args.prefill_response),
+        **template_options,
+    )
 
 
 class _Progress:

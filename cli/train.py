@@ -1,11 +1,14 @@
 """``dflash-mlx train``: a drafter for a target, from prompts or from nothing."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
+from ..train.answers import Writing
+from ..train.design import Shape
+from ..train.options import Options
+from ..train.run import train
+from .options import json_object
 
 _DESCRIPTION = """\
 Train a DFlash drafter for a target. Prompts come from --data, or the target invents them
@@ -16,9 +19,7 @@ is kept in OUTPUT/training, which may be removed when training is over.
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``train`` command."""
-    parser = subparsers.add_parser(
-        "train", help="train a drafter for a target", description=_DESCRIPTION
-    )
+    parser = subparsers.add_parser("train", description=_DESCRIPTION)
     parser.set_defaults(run=run)
     parser.add_argument("--model", help="the target (default: the embedded SmolLM2-135M-Instruct)")
     parser.add_argument("--output", type=Path, required=True, help="folder for the drafter")
@@ -189,12 +190,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: an option is wrong or does not fit the target or the data.
     """
-    # Imported here because they load mlx-lm, which `--help` should not wait for.
-    from ..train.answers import Writing
-    from ..train.design import Shape
-    from ..train.options import Options
-    from ..train.run import train
-
     names = (
         "output model data self_prompts regenerate max_seq_length held_out init_from loss "
         "weighting gamma dpace_alpha kd_temperature epochs steps batch_size anchors chunk_blocks "
@@ -215,7 +210,7 @@ def run(args: argparse.Namespace) -> int:
     options = Options(
         writing=writing,
         shape=shape,
-        template_options=json_object(args.chat_template_config),
+        template_options=json_object("--chat-template-config", args.chat_template_config),
         **{name: getattr(args, name) for name in names.split()},
     )
     train(options, lambda line: print(line, flush=True))
@@ -229,18 +224,3 @@ def _taps(text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise UserError(f"--taps must be layers with commas between, not {text!r}.") from error
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """The value of ``--chat-template-config``.
-
-    Raises:
-        UserError: it is no JSON object.
-    """
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"--chat-template-config is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"--chat-template-config must be a JSON object, not {text}.")
-    return value

@@ -18,8 +18,9 @@ from ..errors import UserError
 from ..target.target import Target
 
 LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16
-# Those of the published DFlash 2 checkpoints.
+# Those of the published DFlash 2 checkpoints, whose blocks are plain rows of the table.
 DFLASH2 = {
+    "embed_scale": "raw",
     "conv_kernel_size": 2,
     "conv_group_size": 16,
     "selector_rank": 256,

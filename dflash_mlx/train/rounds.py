@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..generate import stream_generate
+from ..generation import stream_generate
 from ..pair import Pair
 from ..statistics import Statistics
 from .answers import Question

@@ -51,7 +51,7 @@ def train(options: Options, say: Say = print) -> Path:
     _check_output(options, folder)
     world.wait()
 
-    pair, tokenizer = load(options.model)
+    pair, tokenizer = load(options.model, False)
     pair.release()
     drafter = _drafter(options, Target(pair.model), tokenizer, pair.context_length)
     preparation = Preparation(pair.model, tokenizer, options, folder, world, say)

@@ -213,9 +213,43 @@ def test_evaluate_mistakes(tmp_path, capsys):
     data = write_rows(tmp_path / "x.jsonl", [{"text": "abc"}])
     pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old"]
     save_drafter(tmp_path / "old")
-    code, _, err = run(capsys, "evaluate", "--model", tmp_path / "target", "--prompts", data)
-    assert code == 2 and "--draft-model" in err
     code, _, err = run(capsys, "evaluate", *pair, "--prompts", data)
-    assert code == 2 and "plain text" in err
-    code, _, err = run(capsys, "evaluate", *pair, "--prompts", data, "--limit", 0)
-    assert code == 2 and "--limit" in err
+    assert code == 2 and "prompt" in err
+    prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": "abc"}])
+    code, _, err = run(capsys, "evaluate", "--model", tmp_path / "target", "--prompts", prompts)
+    assert code == 2 and "--draft-model" in err
+    code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, "--limit", 0)
+    assert code == 2 and "limit" in err
+
+
+def test_a_table(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "old")
+    rows = [{"prompt": "abc", "kind": "letters"}, {"prompt": "12", "kind": "digits"}]
+    prompts = write_rows(tmp_path / "y.jsonl", rows)
+    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old"]
+    code, out, _ = run(capsys, "evaluate", *pair, "--prompts", prompts, "-m", 9)
+    lines = out.splitlines()
+    assert code == 0 and [line.split()[:3] for line in lines[1:]] == [
+        ["letters", "1", "9"],
+        ["digits", "1", "9"],
+        ["total", "2", "18"],
+    ]
+
+
+def test_a_trained_drafter_is_exported(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
+    mlx, official = tmp_path / "new", tmp_path / "official"
+    assert run(capsys, *train, "--output", mlx, "--dflash2")[0] == 0
+    export = ["convert", "--export", "z-lab", "--mlx-path", mlx, "--hf-path", official]
+    code, _, err = run(capsys, *export)
+    assert code == 0, err
+    config = json.loads((official / "config.json").read_text())
+    assert config["architectures"] == ["DFlash2DraftModel"]
+    two = ["--output", tmp_path / "two", "--draft-passes", 2]
+    assert run(capsys, *train, *two)[0] == 0
+    export[4] = tmp_path / "two"
+    code, _, err = run(capsys, *export[:-1], tmp_path / "none")
+    assert code == 2 and "draft_passes" in err

@@ -9,7 +9,6 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from support.reference import FIXTURES, answers, borrows, cases, published
 
 from dflash_mlx.cache.context import ContextBuffer
 from dflash_mlx.convert.convert import convert
@@ -17,22 +16,26 @@ from dflash_mlx.drafter.bound import BoundDrafter
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.loading import load_drafter
 
-CASES = cases()
-BORROWING = [case for case in CASES if borrows(case)]
-DFLASH2 = [case for case in BORROWING if case.startswith("dflash2")]
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "drafter"
+CASES = sorted(folder.name for folder in FIXTURES.iterdir() if (folder / "config.json").exists())
+# Those that were also asked for drafts, by a target's table and head.
+DFLASH2 = ["dflash2", "dflash2_long_kernel"]
+BORROWING = ["causal", "sliding", "sliding_both_ways"]
 ROUNDS = 5
 TOLERANCE = 1e-4
 TEMPERATURE = 0.7
 
 
+def load_case(name: str, folder: Path) -> tuple[Drafter, dict[str, mx.array]]:
+    """A case's drafter, converted from the published layout, and the reference answers."""
+    drafter = load_drafter(convert(FIXTURES / name, folder / "drafter"))
+    drafter.stack_context()
+    return drafter, mx.load(str(FIXTURES / name / "reference.safetensors"))
+
+
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Drafter, dict[str, mx.array]]:
-    """A case's drafter, converted from the published layout, and the reference answers."""
-    if request.param in BORROWING:
-        return published(request.param), answers(request.param)
-    drafter = load_drafter(convert(FIXTURES / request.param, tmp_path / "drafter"))
-    drafter.stack_context()
-    return drafter, answers(request.param)
+    return load_case(request.param, tmp_path)
 
 
 def commit(
@@ -142,13 +145,15 @@ class Tables:
     def embed_raw(self, ids: mx.array) -> mx.array:
         return self._table[ids]
 
+    embed = embed_raw
+
     def head_raw(self, hidden: mx.array) -> mx.array:
         return hidden @ self._head.T
 
 
-@pytest.mark.parametrize("name", [case for case in BORROWING if case not in DFLASH2])
-def test_logits_from_the_targets_table_and_head(name: str) -> None:
-    drafter, reference = published(name), answers(name)
+@pytest.mark.parametrize("name", BORROWING)
+def test_logits_from_the_targets_table_and_head(name: str, tmp_path: Path) -> None:
+    drafter, reference = load_case(name, tmp_path)
     bound = BoundDrafter(drafter, Tables(reference))
     for part, context in rounds(drafter, reference):
         n = part["embeddings"].shape[1]
@@ -157,8 +162,8 @@ def test_logits_from_the_targets_table_and_head(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DFLASH2)
-def test_selected_paths_and_their_distribution(name: str) -> None:
-    drafter, reference = published(name), answers(name)
+def test_selected_paths_and_their_distribution(name: str, tmp_path: Path) -> None:
+    drafter, reference = load_case(name, tmp_path)
     bound = BoundDrafter(drafter, Tables(reference))
     for part, context in rounds(drafter, reference):
         n = part["embeddings"].shape[1]

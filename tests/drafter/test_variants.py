@@ -6,6 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
+from support.batch import run
 from support.chain import chain_model
 from support.pairs import random_pair, respond, tiny_drafter, tokens_of
 from support.plain import clear_case
@@ -109,6 +110,17 @@ def test_quantized_text_is_the_targets(changes, bits):
         proposal = draft_of(pair)
         assert proposal.vocab == VOCAB
         assert not mx.isnan(proposal.logits).any()
+
+
+@each_variant
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_ragged_batch(changes, sampling):
+    sampling = Sampling(**SAMPLINGS[sampling])
+    cases = [clear_case(model(), k, N, sampling, row, row) for row, k in enumerate((3, 70, 20))]
+    prompts, truth = zip(*cases, strict=True)
+    with make_pair(model(), drafter_of(**changes)) as pair:
+        emitted, _, _ = run(pair.target, pair.drafter, prompts, N, 8, sampling)
+        assert [row[:N] for row in emitted] == list(truth)
 
 
 @each_variant

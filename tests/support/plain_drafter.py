@@ -1,5 +1,7 @@
 """A drafter written out in numpy: every row from scratch, no cache, one loop a query."""
 
+from collections.abc import Callable
+
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
@@ -53,7 +55,9 @@ class PlainDrafter:
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
         return x @ self._weights[f"{name}.weight"].T + self._weights.get(f"{name}.bias", 0)
 
-    def _between(self, name: str, inner: object, x: np.ndarray) -> np.ndarray:
+    def _between(
+        self, name: str, inner: Callable[[np.ndarray], np.ndarray], x: np.ndarray
+    ) -> np.ndarray:
         if self._config.conv_kernel_size is None:
             return inner(x)
         taps = self._config.conv_kernel_size
