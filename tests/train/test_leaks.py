@@ -110,12 +110,13 @@ def test_the_anchor_itself_is_seen(learner, text):
 
 
 def test_other_blocks_are_not_seen(learner, text):
+    # Sums of another shape round differently; a leak would be a thousand times larger.
     together = logits_of(learner, text)
     others = logits_of(learner, text, np.array([3, 17, 22, 24, 33]))
-    assert spread(together[1], others[1]) < 1e-5
+    assert spread(together[1], others[1]) < 1e-4
     for n, anchor in enumerate(ANCHORS):
         alone = logits_of(learner, text, np.array([anchor]))
-        assert spread(together[n], alone[0]) < 1e-5
+        assert spread(together[n], alone[0]) < 1e-4
 
 
 @pytest.mark.parametrize("anchor", [0, 1, 10, 31, 39])
