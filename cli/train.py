@@ -173,7 +173,9 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
         default=0,
         help="evaluations without a better τ before training stops (default: never)",
     )
-    group.add_argument("--time-limit", type=float, metavar="MIN", help="minutes of training")
+    group.add_argument(
+        "--time-limit", type=float, metavar="MIN", help="minutes of training in this run"
+    )
     group.add_argument(
         "--cache-features",
         type=float,

@@ -33,7 +33,8 @@ class Settings:
         save_every: steps between checkpoints.
         prefixes: give every second block a true prefix, for a second draft pass.
         patience: evaluations without a better τ before training stops; 0 never stops.
-        time_limit: seconds after which a checkpoint is written and training stops, or None.
+        time_limit: seconds of this run after which a checkpoint is written and training stops, or
+            None.
     """
 
     steps: int
@@ -87,6 +88,7 @@ class Trainer:
         self._output, self._say = output, say
         self.progress = checkpoint.Progress()
         self.log: Log | None = None
+        self._begun = 0.0
 
     def run(self) -> str:
         """Train, from the last checkpoint on if there is one.
@@ -103,17 +105,22 @@ class Trainer:
         # The log of a process that does not speak stays out of the way of the first one's.
         name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
         self.log = Log(self.folder / name, self.progress.step)
-        begun = time.perf_counter() - self.progress.seconds
+        self._begun = time.perf_counter()
+        before = self.progress.seconds
         if not resume:
             self._evaluate()
         reason = "steps"
         while self.progress.step < self.settings.steps:
             self._step()
-            self.progress.seconds = time.perf_counter() - begun
+            self.progress.seconds = before + time.perf_counter() - self._begun
             last = self.progress.step == self.settings.steps
-            if last or self.progress.step % self.settings.eval_every == 0:
+            due = last or self.progress.step % self.settings.eval_every == 0
+            if due:
                 self._evaluate()
-            over = self._is_over()
+            over = "" if last else self._is_over()
+            if over == "time" and not due:
+                # What was learned so far should be in the drafter's folder.
+                self._evaluate(extra=True)
             if last or over or self.progress.step % self.settings.save_every == 0:
                 self._save()
             if over:
@@ -183,8 +190,11 @@ class Trainer:
                 f"learning rate {recent[-1]['learning_rate']:.2e}, {rate:.0f} tokens/s"
             )
 
-    def _evaluate(self) -> None:
-        """Evaluate, and export the parameters if they are the best so far."""
+    def _evaluate(self, extra: bool = False) -> None:
+        """Evaluate, and write the parameters if they are the best so far.
+
+        An extra evaluation does not try the patience of a run that goes on.
+        """
         progress = self.progress
         if not self.held_out:
             if progress.step:
@@ -209,7 +219,7 @@ class Trainer:
             progress.best_tau, progress.best_step = result["tau"], progress.step
             progress.worse = 0
             self._keep()
-        else:
+        elif not extra:
             progress.worse += 1
 
     def _together(self, mine: Evaluation) -> dict[str, float | list[float]]:
@@ -231,7 +241,8 @@ class Trainer:
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""
         limit, patience = self.settings.time_limit, self.settings.patience
-        if limit is not None and self.world.any(self.progress.seconds > limit):
+        seconds = time.perf_counter() - self._begun
+        if limit is not None and self.world.any(seconds > limit):
             return "time"
         return "patience" if patience and self.progress.worse >= patience else ""
 

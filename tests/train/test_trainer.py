@@ -137,11 +137,19 @@ def test_the_time_limit_leaves_a_checkpoint(tmp_path):
     made = Made(tmp_path, time_limit=1e-9)
     assert made.trainer.run() == "time"
     assert [p.name for p in tmp_path.glob("checkpoint-*")] == ["checkpoint-0000001"]
-    again = Made(tmp_path)
-    assert again.trainer.run() == "steps"
+    # What it came to is evaluated and kept.
+    assert "step 1: held-out loss" in made.said[-1]
+    # The limit is one of each run.
+    assert Made(tmp_path, time_limit=1e-9).trainer.run() == "time"
+    again = Made(tmp_path, time_limit=600)
+    assert (again.trainer.run(), again.trainer.progress.step) == ("steps", 6)
     whole = Made(tmp_path / "whole")
     whole.trainer.run()
     assert same(whole.updater.state(), again.updater.state())
+
+
+def test_all_steps_within_the_last_second_are_no_time_limit(tmp_path):
+    assert Made(tmp_path, steps=1, time_limit=1e-9).trainer.run() == "steps"
 
 
 def test_without_held_out_sequences_the_last_is_kept(tmp_path):
