@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from common import machine
 from mlx.utils import tree_flatten
@@ -129,12 +130,19 @@ def operations(learner: Learner, tokens: int, blocks: Blocks) -> dict[str, float
     drafter = 6 * rows * near + 3 * attention + 8 * tokens * context
     table = target.vocab_size * target.hidden_size
     drafted = rows - len(blocks)
-    inner = sum(w.size for k, w in tree_flatten(target.model.parameters()) if ".layers." in k)
+    inner = sum(dense_size(m) for layer in target.model.layers for m in layer.modules())
     return {
         "target forward": 2.0 * tokens * inner,
         "drafter": float(drafter),
         "head loss": 4.0 * drafted * table,
     }
+
+
+def dense_size(module: nn.Module) -> int:
+    """Weights of a linear layer, 0 of any other module; those of experts are not counted."""
+    if isinstance(module, nn.QuantizedLinear):
+        return module.weight.size * 32 // module.bits
+    return module.weight.size if isinstance(module, nn.Linear) else 0
 
 
 def product_rate(dtype: mx.Dtype, repeats: int) -> float:
