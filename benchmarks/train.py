@@ -63,7 +63,6 @@ def main() -> None:
 def make_learner(args: argparse.Namespace) -> Learner:
     """The pair's drafter, dequantized, as the trainer has it."""
     pair, _ = load(args.model, False)
-    pair.release()
     path = convert_cached(args.draft_model) if args.draft_model else embedded_drafter()
     drafter = dequantize_model(load_drafter(path))
     target = Target(pair.model, drafter.config.target_layer_ids)
@@ -130,7 +129,7 @@ def operations(learner: Learner, tokens: int, blocks: Blocks) -> dict[str, float
     drafter = 6 * rows * near + 3 * attention + 8 * tokens * context
     table = target.vocab_size * target.hidden_size
     drafted = rows - len(blocks)
-    inner = sum(dense_size(m) for layer in target.model.layers for m in layer.modules())
+    inner = sum(dense_size(m) for layer in target.layers for m in layer.modules())
     return {
         "target forward": 2.0 * tokens * inner,
         "drafter": float(drafter),

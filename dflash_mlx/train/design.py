@@ -90,7 +90,8 @@ def design(
         has_mask_embedding=mask is None,
         layer_types=(SLIDING if shape.window else FULL,) * layers if shape.window else (),
         sliding_window=shape.window,
-        final_logit_softcapping=args["final_logit_softcapping"] if target.family.softcap else None,
+        output_multiplier=args.get("output_multiplier") or 1.0,
+        final_logit_softcapping=args.get("final_logit_softcapping"),
         causal_layers=(True,) * layers if shape.causal else (),
         **(DFLASH2 if shape.dflash2 else {}),
     )
@@ -124,7 +125,7 @@ def warm_start(drafter: Drafter, target: Target) -> None:
         UserError: the layers have nothing in common.
     """
     copied = 0
-    sources = target.model.layers[-len(drafter.layers) :]
+    sources = target.layers[-len(drafter.layers) :]
     for layer, source in zip(drafter.layers, sources, strict=False):
         theirs = dict(tree_flatten(_dense(source).parameters()))
         for name, value in tree_flatten(layer.parameters()):
@@ -176,12 +177,10 @@ def choose_mask_token(tokenizer: TokenizerWrapper, target: Target) -> int | None
 
 
 class _Arguments(dict):
-    """The target's own configuration; a family with other modalities keeps the text's apart."""
+    """The target's own configuration, by name."""
 
     def __init__(self, target: Target):
-        args = dataclasses.asdict(target.model.args)
-        text = args.get("text_config")
-        super().__init__(text if isinstance(text, dict) else args)
+        super().__init__(dataclasses.asdict(target.args))
 
     def __missing__(self, name: str) -> Any:
         raise UserError(
@@ -191,10 +190,12 @@ class _Arguments(dict):
 
 
 def _rope(args: _Arguments) -> RopeConfig:
-    theta = args.get("rope_theta") or (args.get("rope_parameters") or {}).get("rope_theta")
+    nested = args.get("rope_parameters") or {}
+    # Gemma 4 has rotations of its own for layers of each kind.
+    nested = nested.get("full_attention") or nested
     return RopeConfig(
         rope_type="default",
-        theta=theta or args["rope_theta"],
+        theta=args.get("rope_theta") or nested.get("rope_theta") or args["rope_theta"],
         factor=1.0,
         attention_factor=1.0,
         traditional=False,

@@ -52,8 +52,8 @@ def train(options: Options, say: Say = print) -> Path:
     world.wait()
 
     pair, tokenizer = load(options.model, False)
-    pair.release()
-    drafter = _drafter(options, Target(pair.model), tokenizer, pair.context_length)
+    untapped = pair.target
+    drafter = _drafter(options, untapped, tokenizer, pair.context_length)
     preparation = Preparation(pair.model, tokenizer, options, folder, world, say)
     # Only now: a mistake in the options should leave nothing behind.
     if world.is_first:
@@ -62,7 +62,8 @@ def train(options: Options, say: Say = print) -> Path:
     world.wait()
     sequences, held_out = preparation.sequences()
     # Without taps, the feature is what comes out of the final norm.
-    target = Target(pair.model, drafter.config.target_layer_ids or (len(pair.model.layers),))
+    taps = drafter.config.target_layer_ids or (untapped.num_layers,)
+    target = Target(pair.model, taps, untapped.family)
     try:
         maybe_set_recommended_wired_limit()
         _describe(drafter, target, sequences, held_out, say)

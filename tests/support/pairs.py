@@ -16,6 +16,7 @@ from dflash_mlx.drafter.selector import CandidateSelector
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
 from support.oracle import OracleDrafter
+from support.plain import vocab_of
 from support.tiny import SIZES, VOCAB
 
 
@@ -36,7 +37,7 @@ def oracle_pair(
     """A pair whose drafter knows ``truth``, prompt included, and accepts by ``counts``."""
     taps = sorted({i % len(model.layers) for i in taps})
     target = Target(model, taps)
-    oracle = OracleDrafter([truth], scripted(counts), model.args.vocab_size, block_size)
+    oracle = OracleDrafter([truth], scripted(counts), vocab_of(model), block_size)
     with Pair(target, oracle, context_length) as pair:
         yield pair
 

@@ -27,6 +27,7 @@ PUBLISHED = {
     36: (1, 9, 17, 25, 33),
     64: (1, 16, 31, 46, 61),
 }
+CAPPED = ("gemma2", "gemma4", "gemma4_text", "muse_glimmer")
 
 
 @pytest.mark.parametrize("depth", PUBLISHED)
@@ -48,10 +49,12 @@ def test_defaults_fit_every_family(family):
     config = design(target, byte_tokenizer(), 4096, Shape())
     check_pair(config, target)
     assert (config.num_attention_heads, config.num_key_value_heads) == (4, 2)
-    assert config.block_size == 16 and config.rope.theta == SIZES["rope_theta"]
+    # Gemma 4's full layers keep to their own base.
+    theta = 1e6 if "gemma4" in family else SIZES["rope_theta"]
+    assert config.block_size == 16 and config.rope.theta == theta
     assert config.max_position_embeddings == 4096 and not any(config.causal)
-    softcap = config.final_logit_softcapping
-    assert (softcap is not None) is target.family.softcap
+    assert (config.final_logit_softcapping is not None) is (family in CAPPED)
+    assert config.output_multiplier == (0.5 if family == "muse_glimmer" else 1.0)
     parameters = tree_flatten(new_drafter(config, target, 0).parameters())
     assert all(mx.isfinite(w).all().item() for _, w in parameters)
 
