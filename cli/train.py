@@ -83,7 +83,8 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
         "--held-out",
         type=int,
         metavar="N",
-        help="sequences to evaluate on (default: a twentieth, at most 32; or valid.jsonl)",
+        help="sequences to evaluate on (default: a twentieth, at most 32, or the first 32 of "
+        "valid.jsonl)",
     )
 
 

@@ -30,7 +30,8 @@ class Options:
         writing: how the target answers.
         template_options: for the chat template.
         max_seq_length: longer sequences are cut.
-        held_out: how many sequences to evaluate on; None for a twentieth, at most 32.
+        held_out: how many sequences to evaluate on; None for a twentieth, at most 32,
+            or as many of ``valid.jsonl``.
         init_from: a drafter to begin with.
         shape: of a new drafter.
         loss, weighting, gamma, dpace_alpha, kd_temperature: the objective; gamma None goes by the

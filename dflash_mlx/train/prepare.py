@@ -51,6 +51,8 @@ class Preparation:
         self._options, self._folder, self._world = options, folder, world
         self._encoder = Encoder(tokenizer, options.template_options)
         self._given = read_rows(options.data) if options.data else []
+        valid = options.data and options.data / "valid.jsonl"
+        self._valid = read_rows(valid) if valid and valid.is_file() else []
         self._opening = opening(tokenizer) if options.self_prompts else []
 
     def sequences(self) -> tuple[list[Sequence], list[Sequence]]:
@@ -59,13 +61,10 @@ class Preparation:
         Raises:
             UserError: there is too little data, or a row cannot be used.
         """
-        rows = self._rows()
-        valid = self._options.data and self._options.data / "valid.jsonl"
-        if valid and valid.is_file():
-            train = self._answered(rows, "train")
-            return train, self._answered(read_rows(valid), "valid")[: self._options.held_out]
-        found = self._answered(rows, "train")
-        count = self._options.held_out
+        found, count = self._answered(self._rows(), "train"), self._options.held_out
+        if self._valid:
+            limit = MOST_HELD_OUT if count is None else count
+            return found, self._answered(self._valid[:limit], "valid") if limit else []
         if count is None:
             count = min(max(1, round(len(found) / 20)), MOST_HELD_OUT)
         if count >= len(found):
@@ -101,12 +100,11 @@ class Preparation:
         """The rows as sequences with answers, cut to length; those too short are dropped."""
         regenerate = self._options.regenerate
         ask = [row for row in rows if row.messages and (regenerate or not row.answered)]
+        keep = [row for row in rows if not row.messages or (row.answered and not regenerate)]
         if ask and regenerate is False:
             raise UserError(f"{ask[0].where} has no answer, and --no-regenerate was given.")
-        if regenerate and len(ask) < len(rows):
-            plain = next(row for row in rows if not row.messages)
-            raise UserError(f"{plain.where} is plain text, which --regenerate cannot answer.")
-        keep = [row for row in rows if not row.messages or not (regenerate or not row.answered)]
+        if regenerate and keep:
+            raise UserError(f"{keep[0].where} is plain text, which --regenerate cannot answer.")
         if any(row.messages for row in keep):
             self._say(
                 "The answers in the data are learned as they are; a drafter learns its target "
@@ -137,7 +135,6 @@ class Preparation:
         if not questions:
             raise UserError(f"All prompts are longer than {room} tokens; raise --max-seq-length.")
         path = self._folder / f"answers-{name}.jsonl"
-
         end = self._encoder.end_token()
 
         def write(progress: Progress) -> list[Sequence]:
