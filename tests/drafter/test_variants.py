@@ -130,6 +130,20 @@ def test_rejection_runs(changes):
         assert len(tokens_of(respond(pair, byte_tokenizer(), [1, 2, 3], N, **options))) == N
 
 
+@each_variant
+def test_half_precision_stays_so(changes):
+    target, drafter = tiny_model(), drafter_of(**changes)
+    target.set_dtype(mx.bfloat16)
+    drafter.set_dtype(mx.bfloat16)
+    with make_pair(target, drafter) as pair:
+        spy = pair.drafter._drafter = Spied(drafter)
+        context, proposal = context_of(pair), draft_of(pair)
+        assert spy.hidden[0].dtype == mx.bfloat16
+        assert all(a.dtype == mx.bfloat16 for cache in context for a in cache.arrays())
+        assert mx.isfinite(mx.max(proposal.logits, axis=-1)).all()
+        assert len(tokens_of(respond(pair, byte_tokenizer(), [1, 2, 3], 20))) == 20
+
+
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 def test_every_quantized_part_is_near_its_dense_self(group_size):
     sizes = {
@@ -169,8 +183,8 @@ def scores_of(proposal):
     return proposal.follow(mx.argmax(proposal.logits, axis=-1), proposal.logits)[1]
 
 
-def draft_of(pair):
-    """The proposal after five random rows of context."""
+def context_of(pair):
+    """Five random rows of context."""
     context = pair.drafter.make_context(mx.array([0], mx.int32))
     for cache in context:
         cache.reserve(32)
@@ -180,6 +194,12 @@ def draft_of(pair):
     pair.drafter.write_context(rows, context)
     for cache in context:
         cache.offset = mx.array([5], mx.int32)
+    return context
+
+
+def draft_of(pair):
+    """The proposal after five random rows of context."""
+    context = context_of(pair)
     return pair.drafter.draft(mx.array([4], mx.int32), 8, context)
 
 
