@@ -1,6 +1,7 @@
 """``dflash-mlx train``: a drafter for a target, from prompts or from nothing."""
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 from ..errors import UserError
@@ -9,6 +10,9 @@ from ..train.design import Shape
 from ..train.options import Options
 from ..train.run import train
 from .options import json_object
+
+# Options of the command that are the training's own; the others are put together below.
+_DIRECT = {field.name for field in fields(Options)} - {"writing", "shape", "template_options"}
 
 _DESCRIPTION = """\
 Train a DFlash drafter for a target. Prompts come from --data, or the target invents them
@@ -22,6 +26,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("train", description=_DESCRIPTION)
     parser.set_defaults(run=run)
     parser.add_argument("--model", help="the target (default: the embedded SmolLM2-135M-Instruct)")
+    parser.add_argument("--adapter-path", help="folder with LoRA adapters for the target")
+    parser.add_argument("--revision", help="branch, tag or commit of the target")
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="allow the target and its tokenizer to bring their own code",
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder for the drafter")
     parser.add_argument(
         "--dtype",
@@ -193,12 +204,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: an option is wrong or does not fit the target or the data.
     """
-    names = (
-        "output model data self_prompts regenerate max_seq_length held_out init_from loss "
-        "weighting gamma dpace_alpha kd_temperature epochs steps batch_size anchors chunk_blocks "
-        "learning_rate warmup clip weight_decay eval_every save_every patience time_limit "
-        "cache_features seed resume draft_passes draft_prefix warm_start dtype"
-    )
     writing = Writing(args.max_tokens, args.temp, args.top_p, args.seed, args.generation_batch)
     shape = Shape(
         layers=args.layers,
@@ -214,7 +219,7 @@ def run(args: argparse.Namespace) -> int:
         writing=writing,
         shape=shape,
         template_options=json_object("--chat-template-config", args.chat_template_config),
-        **{name: getattr(args, name) for name in names.split()},
+        **{name: value for name, value in vars(args).items() if name in _DIRECT},
     )
     train(options, lambda line: print(line, flush=True))
     return 0

@@ -23,6 +23,9 @@ class Options:
     Attributes:
         output: folder of the drafter; what is needed to resume lies in ``training`` inside it.
         model: the target, as for :func:`dflash_mlx.load`; None takes the embedded one.
+        adapter_path: LoRA adapters of the target.
+        revision: of the target on the Hub.
+        trust_remote_code: whether the target may bring its own code.
         data: a JSONL file, or a folder with ``train.jsonl`` and perhaps ``valid.jsonl``.
         self_prompts: how many prompts the target invents.
         regenerate: True has the target answer every prompt anew, None those without an answer,
@@ -53,6 +56,9 @@ class Options:
 
     output: Path
     model: str | None = None
+    adapter_path: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
     data: Path | None = None
     self_prompts: int = 0
     regenerate: bool | None = None

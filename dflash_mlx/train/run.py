@@ -51,7 +51,14 @@ def train(options: Options, say: Say = print) -> Path:
     _check_output(options, folder)
     world.wait()
 
-    pair, tokenizer = load(options.model, False)
+    pair, tokenizer = load(
+        options.model,
+        False,
+        adapter_path=options.adapter_path,
+        revision=options.revision,
+        trust_remote_code=options.trust_remote_code,
+        tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
+    )
     untapped = pair.target
     drafter = _drafter(options, untapped, tokenizer, pair.context_length)
     preparation = Preparation(pair.model, tokenizer, options, folder, world, say)
@@ -153,8 +160,12 @@ def _facts(
         "uniform": "uniform",
     }[objective.weighting]
     loss = {"ce": "cross entropy", "kl": f"KL at temperature {objective.temperature:g}"}
+    target = Path(options.model).name if options.model else "SmolLM2-135M-Instruct"
+    adapters = (
+        f" with the adapters {Path(options.adapter_path).name}" if options.adapter_path else ""
+    )
     return {
-        "target": Path(options.model).name if options.model else "SmolLM2-135M-Instruct",
+        "target": target + adapters,
         "begun_from": _beginning(options),
         "objective": f"{loss[objective.loss]}, weights: {weighting}",
         "sequences": len(sequences),

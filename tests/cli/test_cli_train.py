@@ -6,6 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
+from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import quantize_model, save_model
 from support.folders import VOCAB, drafter_config, save_drafter, save_target
 from support.grammar import prompts, save_grammar_target
@@ -116,6 +117,29 @@ def test_a_quantized_drafter_is_recalibrated_unquantized(tmp_path, capsys):
     assert weights.keys() == dict(tree_flatten(Drafter(config).parameters())).keys()
     pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "new"]
     assert evaluated(capsys, *pair, "--prompts", write_rows(tmp_path / "p", [{"prompt": "a"}]))
+
+
+def test_a_target_with_adapters(tmp_path, capsys):
+    model = save_target(tmp_path / "target")
+    settings = {"rank": 4, "scale": 20.0, "dropout": 0.0}
+    linear_to_lora_layers(model, 2, settings)
+    adapters = dict(tree_flatten(model.trainable_parameters()))
+    random = {k: mx.random.normal(v.shape) for k, v in adapters.items() if "lora" in k}
+    (tmp_path / "lora").mkdir()
+    mx.save_safetensors(str(tmp_path / "lora" / "adapters.safetensors"), random)
+    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": settings}
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps(config))
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
+    lora = ["--adapter-path", tmp_path / "lora"]
+    losses = []
+    for name, more in (("plain", []), ("tuned", lora)):
+        code, _, err = run(capsys, *train, "--output", tmp_path / name, *more)
+        assert code == 0, err
+        log = (tmp_path / name / "training" / "log.jsonl").read_text().splitlines()
+        losses.append(json.loads(log[0])["eval_loss"])
+    assert abs(losses[0] - losses[1]) > 1e-3
+    assert "with the adapters lora" in (tmp_path / "tuned" / "README.md").read_text()
 
 
 def test_answers_in_the_data_are_used(tmp_path, capsys):
