@@ -42,7 +42,7 @@ class Encoder:
         """
         if row.messages is None:
             raise UserError(f"{row.where} is plain text, which the target cannot answer.")
-        return self._render(row.question, row.where, ask=True)
+        return self._render(row, row.question, ask=True)
 
     def sequence(self, row: Row) -> Sequence:
         """The row's tokens, supervised where the assistant speaks; all of a plain text.
@@ -53,7 +53,7 @@ class Encoder:
         if row.messages is None:
             tokens = self._with_end(self._tokenizer.encode(row.text))
             return Sequence(np.array(tokens, np.int32), np.ones(len(tokens), bool), row.kind)
-        tokens = self._render(row.messages, row.where)
+        tokens = self._render(row, row.messages)
         supervised = np.zeros(len(tokens), bool)
         for i, message in enumerate(row.messages):
             if message["role"] == "assistant" and i:
@@ -68,9 +68,9 @@ class Encoder:
         message begins and ends. What follows an end token is the template's, not the target's. A
         template may leave out of an answer, once the chat goes on, what it wrote at its beginning.
         """
-        before = self._render(row.messages[:i], row.where)
-        begin = _common(self._render(row.messages[:i], row.where, ask=True), tokens)
-        through = _common(self._render(row.messages[: i + 1], row.where), tokens)
+        before = self._render(row, row.messages[:i])
+        begin = _common(self._render(row, row.messages[:i], ask=True), tokens)
+        through = _common(self._render(row, row.messages[: i + 1]), tokens)
         limit = through if through > begin else len(tokens)
         ends = [k for k in range(begin, limit) if tokens[k] in self._tokenizer.eos_token_ids]
         end = ends[0] + 1 if ends else through
@@ -81,23 +81,24 @@ class Encoder:
             )
         return begin, end
 
-    def _render(self, messages: list[dict[str, Any]], where: str, ask: bool = False) -> list[int]:
+    def _render(self, row: Row, messages: list[dict[str, Any]], ask: bool = False) -> list[int]:
+        """The tokens of some of a row's messages; ``ask`` opens the assistant's turn after them."""
         if not self._chat:
-            return self._plain(messages, where)
+            return self._plain(row, messages)
         try:
             return self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=ask, **self._options
+                messages, tools=row.tools, add_generation_prompt=ask, **self._options
             )
         except (TemplateError, TypeError, ValueError) as error:
-            raise UserError(f"{where}: the chat template refuses it ({error}).") from error
+            raise UserError(f"{row.where}: the chat template refuses it ({error}).") from error
 
-    def _plain(self, messages: list[dict[str, Any]], where: str) -> list[int]:
+    def _plain(self, row: Row, messages: list[dict[str, Any]]) -> list[int]:
         """A prompt and its completion for a target that knows no chats."""
         roles = [m["role"] for m in messages]
-        if roles not in (["user"], ["user", "assistant"]):
+        if row.tools or roles not in (["user"], ["user", "assistant"]):
             raise UserError(
-                f"{where} is a chat of {', '.join(roles)}, but the target has no chat template; "
-                "give a prompt and its completion."
+                f"{row.where} is a chat of {', '.join(roles)}, or has tools, but the target has no "
+                "chat template; give a prompt and its completion."
             )
         tokens = self._tokenizer.encode(messages[0]["content"])
         for answer in messages[1:]:

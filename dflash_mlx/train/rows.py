@@ -22,12 +22,14 @@ class Row:
         messages: a chat, its last message an answer or not; None for plain text.
         text: plain text, all of which is learned; None for a chat.
         kind: what the row says of its sort of prompt, or ``"all"``.
+        tools: descriptions of tools for the chat template, or None.
     """
 
     where: str
     messages: list[dict[str, Any]] | None
     text: str | None
     kind: str
+    tools: list[Any] | None = None
 
     @property
     def answered(self) -> bool:
@@ -72,18 +74,20 @@ def _parse(line: str, where: str) -> Row:
         raise UserError(f"{where} is not valid JSON ({error}).") from error
     if not isinstance(value, dict):
         raise UserError(f"{where} is not a JSON object; it must be {FORMATS}.")
-    kind = value.get("kind", "all")
+    kind, tools = str(value.get("kind", "all")), value.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise UserError(f"{where}: tools must be a list.")
     if "messages" in value:
-        return Row(where, _messages(value["messages"], where), None, str(kind))
+        return Row(where, _messages(value["messages"], where), None, kind, tools)
     if isinstance(value.get("prompt"), str):
         messages = [{"role": "user", "content": value["prompt"]}]
         if "completion" in value:
             if not isinstance(value["completion"], str):
                 raise UserError(f"{where}: the completion is no text.")
             messages.append({"role": "assistant", "content": value["completion"]})
-        return Row(where, messages, None, str(kind))
+        return Row(where, messages, None, kind, tools)
     if isinstance(value.get("text"), str):
-        return Row(where, None, value["text"], str(kind))
+        return Row(where, None, value["text"], kind)
     raise UserError(f"{where} has keys {', '.join(value) or 'none'}; it must be {FORMATS}.")
 
 

@@ -88,6 +88,16 @@ def test_the_end_token_is_the_templates():
     assert Encoder(tokenizer).end_token() == 257
 
 
+def test_tools_reach_the_template():
+    template = "{% for t in tools or [] %}({{ t.name }}){% endfor %}" + PLAIN
+    with_tools = Row("x", CHAT, None, "all", [{"name": "clock"}])
+    made = encoder(template)
+    assert made.question(with_tools)[:7] == list(b"(clock)")
+    assert supervised(made.sequence(with_tools)) == supervised(made.sequence(row(CHAT)))
+    with pytest.raises(UserError, match="tools"):
+        encoder(None).question(Row("x", CHAT[1:2], None, "all", [{"name": "clock"}]))
+
+
 def test_template_options():
     template = "{{ mood }}" + PLAIN
     assert encoder(template, mood="glad").question(row(CHAT))[:4] == list(b"glad")

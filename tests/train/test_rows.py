@@ -42,6 +42,10 @@ MISTAKES = {
     "no object": ("[]", "not a JSON object"),
     "unknown keys": ({"question": "x"}, "has keys question"),
     "messages of another shape": ({"messages": ["x"]}, "role and content"),
+    "tools of another shape": (
+        {"messages": [{"role": "user", "content": "a"}], "tools": 3},
+        "tools",
+    ),
     "no messages": ({"messages": []}, "role and content"),
     "an answer alone": ({"messages": [{"role": "assistant", "content": "x"}]}, "without a quest"),
     "a completion that is no text": ({"prompt": "a", "completion": 3}, "completion"),
