@@ -15,6 +15,8 @@ from ..errors import UserError
 COMMANDS = {
     "generate": "generate text from a prompt",
     "convert": "convert a DFlash drafter to MLX format, or back",
+    "train": "train a drafter for a target",
+    "evaluate": "measure how many tokens a round emits, by kind of prompt",
     "inspect": "say what a checkpoint is, before its weights are downloaded",
     "models": "list the known pairs of targets and drafters",
     "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",

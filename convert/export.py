@@ -187,6 +187,7 @@ def _inexpressible(config: DrafterConfig) -> list[str]:
         f"block embeddings of the kind {config.embed_scale!r} (embed_scale)": (
             (config.embed_scale == "raw") != (config.conv_kernel_size is not None)
         ),
+        "a second draft pass (draft_passes)": config.draft_passes > 1,
         "rotated neighbours (rope.traditional)": config.rope.traditional,
         "convolutions without a selector, or the reverse (conv_kernel_size, selector_rank)": (
             (config.conv_kernel_size is None) != (config.selector_rank is None)

@@ -60,19 +60,48 @@ class BoundDrafter:
 
         Row ``j`` of the drafter's block predicts the token at its own position, so the anchor's
         row is unused; or the one after, and then the block needs one row less.
+
+        A second pass, if the drafter was trained for one, sees the first's likeliest tokens in the
+        leading rows, whatever will be drawn there: a round checks every draft by itself.
+        """
+        given = anchor[:, None]
+        raw, hidden = self._pass(given, block_size, context)
+        prefix = self._config.draft_prefix
+        if prefix is not None and block_size > prefix:
+            first = self._proposal(anchor, raw, hidden)
+            leading, _ = first.follow(mx.argmax(first.logits, axis=-1), first.logits)
+            given = mx.concatenate([given, leading[:, : prefix - 1]], axis=1)
+            again = self._pass(given, block_size, context)
+            raw, hidden = (
+                mx.concatenate([x[:, : prefix - 1], y[:, prefix - 1 :]], axis=1)
+                for x, y in zip((raw, hidden), again, strict=True)
+            )
+        return self._proposal(anchor, raw, hidden)
+
+    def _pass(
+        self, given: mx.array, block_size: int, context: Sequence[ContextBuffer]
+    ) -> tuple[mx.array, mx.array]:
+        """The head's product and the hidden states of the rows that draft a token.
+
+        Args:
+            given: ``[B, g]``, the tokens of the leading rows, the anchor first.
+            block_size: rows to verify.
+            context: context K/V.
         """
         drafter, shifted = self._drafter, self._config.sample_from_anchor
-        x = self._embed(anchor[:, None]).astype(drafter.dtype)
-        masks = block_size - 2 if shifted else block_size - 1
+        x = self._embed(given).astype(drafter.dtype)
+        masks = block_size - given.shape[1] - (1 if shifted else 0)
         shape = (x.shape[0], masks, self._config.hidden_size)
         x = mx.concatenate([x, mx.broadcast_to(self._mask_embedding, shape)], axis=1)
         hidden = drafter(x, context)
         hidden = hidden if shifted else hidden[:, 1:]
+        return self._head(hidden), hidden
 
+    def _proposal(self, anchor: mx.array, raw: mx.array, hidden: mx.array) -> Proposal:
         if self._config.selector_top_k is None:
-            return IndependentRows(self._vocabulary(self._transform(self._head(hidden))))
-        raw = self._vocabulary(self._head(hidden))
-        return SelectorWalk(drafter.candidate_selector, raw, self._transform, anchor, hidden)
+            return IndependentRows(self._vocabulary(self._transform(raw)))
+        selector, raw = self._drafter.candidate_selector, self._vocabulary(raw)
+        return SelectorWalk(selector, raw, self._transform, anchor, hidden)
 
     def _embed(self, ids: mx.array) -> mx.array:
         config = self._config

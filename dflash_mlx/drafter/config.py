@@ -71,6 +71,9 @@ class DrafterConfig:
         conv_group_size: Channels that share a dynamic kernel there, or None.
         selector_rank: Width of DFlash 2's candidate selector, or None.
         selector_top_k: Candidates a position there, or None.
+        draft_passes: 2: the block is drafted again, its first ``draft_prefix`` rows holding the
+            anchor and the first pass's likeliest tokens; the rows after them are the second's.
+        draft_prefix: rows given in the second pass, anchor included, or None.
 
     Raises:
         UserError: A value is of the wrong type or out of range; the message names the field.
@@ -110,6 +113,8 @@ class DrafterConfig:
     conv_group_size: int | None = None
     selector_rank: int | None = None
     selector_top_k: int | None = None
+    draft_passes: int = 1
+    draft_prefix: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "target_hidden_size", "intermediate_size", "vocab_size"):
@@ -131,6 +136,7 @@ class DrafterConfig:
         self._check_layers()
         self._check_tables()
         self._check_dflash2()
+        self._check_passes()
 
     @property
     def sliding(self) -> tuple[bool, ...]:
@@ -240,6 +246,15 @@ class DrafterConfig:
             check_integer("selector_top_k", self.selector_top_k, 1, self.vocab_size)
             if self.draft_vocab_size is not None:
                 reject("selector_top_k", self.selector_top_k, "null with a reduced vocabulary")
+
+    def _check_passes(self) -> None:
+        check_integer("draft_passes", self.draft_passes, 1, 2)
+        if self.draft_passes == 2:
+            check_integer("draft_prefix", self.draft_prefix, 2, self.block_size - 1)
+            if self.sample_from_anchor:
+                reject("draft_passes", 2, "1 with sample_from_anchor")
+        elif self.draft_prefix is not None:
+            reject("draft_prefix", self.draft_prefix, "null with a single pass")
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.base import BaseModelArgs
 from mlx_lm.models.cache import make_prompt_cache
 
 from ..cache.adopt import Buffer, StockCache
@@ -37,6 +38,16 @@ class Target:
         self._recorder = Recorder(self._stack.layers)
         self.family = family or family_of(model, self._stack, self._recorder)
         self._taps = Taps([*self._stack.layers, self._stack.module], taps)
+
+    @property
+    def args(self) -> BaseModelArgs:
+        """The language model's configuration, as mlx-lm has read it."""
+        return self._stack.args
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The decoder layers."""
+        return self._stack.layers
 
     @property
     def num_layers(self) -> int:
@@ -93,6 +104,17 @@ class Target:
         if not self._taps.ids:
             return logits, None
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
+
+    def encode(self, ids: mx.array) -> tuple[mx.array, mx.array]:
+        """One forward over whole texts ``ids [B, n]``, without caches and without logits.
+
+        Returns:
+            Hidden states ``[B, n, hidden]`` after the final norm, for :meth:`head`, and features
+            ``[B, n, taps * hidden]``.
+        """
+        with self._taps.recording() as outputs:
+            hidden = self._stack.module(ids)
+        return hidden, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
     @property
     def takes_max_kv_size(self) -> bool:

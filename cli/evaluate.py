@@ -1,0 +1,80 @@
+"""``dflash-mlx evaluate``: τ of a pair by kind of prompt and by position, from real rounds."""
+
+import argparse
+import json
+
+from ..errors import UserError
+from ..measure.prompts import prompt_tokens
+from ..train.answers import Question
+from ..train.rounds import Score, play, total
+from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Register the ``evaluate`` command."""
+    parser = subparsers.add_parser(
+        "evaluate",
+        description=(
+            "Generate the answers to prompts and report τ, the tokens a round emits (bonus "
+            "included), by kind of prompt and by position in the block. Without --model the "
+            "embedded pair is used."
+        ),
+    )
+    parser.set_defaults(run=run)
+    add_model_options(parser)
+    add_prompt_options(parser, limit=-1, max_tokens=256)
+    group = parser.add_argument_group("rounds")
+    group.add_argument("--block-size", type=int, help="rows a round (default: the drafter's)")
+    group.add_argument("--temp", type=float, default=0.0, help="(default: 0, greedy)")
+    group.add_argument("--top-p", type=float, default=0.0, help="nucleus mass (default: all)")
+    group.add_argument("--seed", type=int, help="of the sampling (default: a random one)")
+    group.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate and report.
+
+    Raises:
+        UserError: an option is wrong, or the pair or the prompts cannot be read.
+    """
+    prompts = chosen_prompts(args)
+    template = json_object("--chat-template-config", args.chat_template_config)
+    pair, tokenizer = load_pair(args)
+    if pair.drafter is None:
+        raise UserError("There is no drafter to evaluate; give --draft-model.")
+    questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
+    scores = play(
+        pair,
+        tokenizer,
+        questions,
+        max_tokens=args.max_tokens,
+        block_size=args.block_size,
+        temp=args.temp,
+        top_p=args.top_p,
+        seed=args.seed,
+    )
+    scores |= {"total": total(scores)}
+    if args.json:
+        print(json.dumps({kind: _numbers(score) for kind, score in scores.items()}, indent=4))
+    else:
+        print(_table(scores))
+    return 0
+
+
+def _numbers(score: Score) -> dict[str, float | int | list[float]]:
+    return {
+        "prompts": score.prompts,
+        "tokens": score.tokens,
+        "rounds": score.rounds.total,
+        "tau": score.tau,
+        "acceptance": score.rounds.acceptance(),
+        "tokens_per_second": score.tokens / max(score.seconds, 1e-9),
+    }
+
+
+def _table(scores: dict[str, Score]) -> str:
+    lines = [f"{'kind':<12} {'prompts':>7} {'tokens':>7} {'τ':>6}  accepted by position"]
+    for kind, score in scores.items():
+        rates = " ".join(f"{rate:.2f}" for rate in score.rounds.acceptance())
+        lines.append(f"{kind:<12} {score.prompts:>7} {score.tokens:>7} {score.tau:>6.3f}  {rates}")
+    return "\n".join(lines)

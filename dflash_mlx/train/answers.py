@@ -1,0 +1,148 @@
+"""Answers written by the target itself, kept in a file that an interrupted run goes on with.
+
+A drafter learns what its target would say, so the answers of any other author teach it worse:
+on a corpus that was not regenerated τ fell from 6.0 to 2.5 (JetSpec, arXiv 2606.18394).
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.generate import batch_generate
+from mlx_lm.sample_utils import make_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..errors import UserError
+from .blocks import Sequence
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the target writes.
+
+    Attributes:
+        max_tokens: the longest answer.
+        temp: temperature; 0 is greedy.
+        top_p: nucleus mass; 0 keeps everything.
+        seed: of the sampling.
+        batch: texts at a time.
+    """
+
+    max_tokens: int = 512
+    temp: float = 0.0
+    top_p: float = 0.0
+    seed: int = 0
+    batch: int = 32
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt in tokens, and its kind."""
+
+    tokens: list[int]
+    kind: str
+
+
+def write_answers(
+    model: nn.Module,
+    tokenizer: TokenizerWrapper,
+    questions: list[Question],
+    writing: Writing,
+    end_token: int | None,
+    path: Path,
+    progress: Progress,
+) -> list[Sequence]:
+    """The target's answer to every question, as sequences.
+
+    Answers are appended to ``path`` a batch at a time. If it holds the first of them already, the
+    rest is written; the result is the same.
+
+    Args:
+        model: an mlx-lm model.
+        tokenizer: knows the tokens that end an answer.
+        questions: what to answer, in order.
+        writing: how.
+        end_token: what an answer ends with that came to its end.
+        path: JSON lines, the first of them saying what the file was made of.
+        progress: called with the answers written and all.
+
+    Raises:
+        UserError: the file was made of other questions or in another way, or is damaged.
+    """
+    done = _read(path, _head(questions, writing))
+    if len(done) > len(questions):
+        raise UserError(f"{path} holds more answers than there are questions; remove it.")
+    progress(len(done), len(questions))
+    with path.open("a", encoding="utf-8") as file:
+        while len(done) < len(questions):
+            part = questions[len(done) : len(done) + writing.batch]
+            answers = _answer(model, tokenizer, part, writing, end_token, len(done))
+            for question, answer in zip(part, answers, strict=True):
+                line = {"question": question.tokens, "answer": answer, "kind": question.kind}
+                file.write(json.dumps(line) + "\n")
+                done.append(line)
+            file.flush()
+            progress(len(done), len(questions))
+    return [_sequence(line) for line in done]
+
+
+def _answer(
+    model: nn.Module,
+    tokenizer: TokenizerWrapper,
+    questions: list[Question],
+    writing: Writing,
+    end: int | None,
+    number: int,
+) -> list[list[int]]:
+    """One batch of answers; the end token, which mlx-lm leaves out, is part of them."""
+    # A batch's noise depends on its number alone, so that a run that goes on draws the same.
+    mx.random.seed(writing.seed + number)
+    written = batch_generate(
+        model,
+        tokenizer,
+        [q.tokens for q in questions],
+        max_tokens=writing.max_tokens,
+        return_token_ids=True,
+        completion_batch_size=writing.batch,
+        sampler=make_sampler(temp=writing.temp, top_p=writing.top_p),
+    ).token_ids
+    return [[*a, end] if len(a) < writing.max_tokens and end is not None else a for a in written]
+
+
+def _sequence(line: dict[str, Any]) -> Sequence:
+    begin, tokens = len(line["question"]), line["question"] + line["answer"]
+    return Sequence(np.array(tokens, np.int32), np.arange(len(tokens)) >= begin, line["kind"])
+
+
+def _head(questions: list[Question], writing: Writing) -> dict[str, Any]:
+    """What the file's first line says; the batch and what came out depend on all of it."""
+    digest = hashlib.sha256(json.dumps([(q.tokens, q.kind) for q in questions]).encode())
+    return {"questions": digest.hexdigest(), **vars(writing)}
+
+
+def _read(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers in a file, which is begun if it is not there; a line cut short is cut off."""
+    if not path.exists():
+        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        return []
+    *lines, rest = path.read_text(encoding="utf-8").split("\n")
+    if rest:
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    try:
+        found, *answers = map(json.loads, lines)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); remove it.") from error
+    if found != head:
+        raise UserError(
+            f"{path} holds answers to other questions or by other settings; remove it, or give "
+            "the same data and options as before."
+        )
+    return answers

@@ -1,0 +1,108 @@
+"""Which blocks of a text are trained on: anchors at random, and the tokens a block is given."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+# NeMo AutoModel's variable prefix: a length is this much likelier than the next longer one.
+PREFIX_RATIO = 0.9
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A text to train on.
+
+    Attributes:
+        tokens: ``[S]`` int32.
+        supervised: ``[S]`` bool, the tokens that a drafter is to predict: the answers.
+        kind: what sort of prompt it is, for statistics by kind.
+    """
+
+    tokens: np.ndarray
+    supervised: np.ndarray
+    kind: str = "all"
+
+    def anchors(self) -> np.ndarray:
+        """Every position whose next token is supervised, ascending.
+
+        The last token of a prompt is one of them: the first round of a generation starts there.
+        """
+        return np.flatnonzero(self.supervised[1:])
+
+    def answers(self) -> list[tuple[int, int]]:
+        """Where each run of supervised tokens begins and ends; the first token is in none."""
+        padded = np.concatenate([[False], self.supervised[1:], [False]]).astype(np.int8)
+        begins, ends = (np.flatnonzero(np.diff(padded) == step) + 1 for step in (1, -1))
+        return list(zip(begins.tolist(), ends.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of one sequence, ``N`` of ``b`` rows each, in the order of their anchors.
+
+    Row ``k`` of a block stands at ``anchor + k`` and predicts the token at its own position.
+
+    Attributes:
+        anchors: ``[N]`` int32.
+        given: ``[N]`` int32, how many leading rows hold the text's own tokens, anchor included;
+            the rest hold the mask token.
+        tokens: ``[N, b]`` int32, the text at the rows' positions; 0 past its end.
+        active: ``[N, b]`` bool, the rows with a loss: not given, in the text, and supervised.
+    """
+
+    anchors: np.ndarray
+    given: np.ndarray
+    tokens: np.ndarray
+    active: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.anchors)
+
+    def part(self, begin: int, end: int) -> "Blocks":
+        """The blocks from ``begin`` to before ``end``."""
+        rows = slice(begin, end)
+        return Blocks(self.anchors[rows], self.given[rows], self.tokens[rows], self.active[rows])
+
+
+def make_blocks(
+    sequence: Sequence, anchors: np.ndarray, block_size: int, given: np.ndarray | None = None
+) -> Blocks:
+    """The blocks at ``anchors``, which are ascending; ``given`` is 1 each unless said."""
+    length = len(sequence.tokens)
+    given = np.ones(len(anchors), np.int32) if given is None else given
+    rows = np.arange(block_size)
+    positions = anchors[:, None] + rows
+    inside = positions < length
+    clipped = np.minimum(positions, length - 1)
+    tokens = np.where(inside, sequence.tokens[clipped], 0)
+    active = inside & sequence.supervised[clipped] & (rows >= given[:, None])
+    return Blocks(anchors.astype(np.int32), given, tokens.astype(np.int32), active)
+
+
+def sample_blocks(
+    sequence: Sequence,
+    block_size: int,
+    count: int,
+    random: np.random.Generator,
+    prefixes: bool = False,
+) -> Blocks:
+    """At most ``count`` blocks with distinct random anchors.
+
+    Args:
+        sequence: has at least one anchor.
+        block_size: rows of a block, anchor included.
+        count: how many anchors to draw, without replacement.
+        random: draws them.
+        prefixes: give every second block some of its true tokens, as a second draft pass sees
+            it: ``l`` rows in all, from 2 up, with probability proportional to ``0.9 ** l``.
+    """
+    anchors = sequence.anchors()
+    if len(anchors) > count:
+        anchors = np.sort(random.choice(anchors, count, replace=False))
+    given = np.ones(len(anchors), np.int32)
+    if prefixes and block_size > 2:
+        lengths = np.arange(2, block_size)
+        odds = PREFIX_RATIO**lengths
+        drawn = random.choice(lengths, len(anchors), p=odds / odds.sum())
+        given = np.where(random.random(len(anchors)) < 0.5, drawn, given).astype(np.int32)
+    return make_blocks(sequence, anchors, block_size, given)

@@ -1,0 +1,202 @@
+"""The configuration of a new drafter, from its target."""
+
+import copy
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import dequantize_model
+
+from ..drafter.config import FULL, SLIDING, DrafterConfig
+from ..drafter.model import Drafter
+from ..drafter.rope_config import RopeConfig
+from ..errors import UserError
+from ..target.target import Target
+
+LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16
+# Those of the published DFlash 2 checkpoints, whose blocks are plain rows of the table.
+DFLASH2 = {
+    "embed_scale": "raw",
+    "conv_kernel_size": 2,
+    "conv_group_size": 16,
+    "selector_rank": 256,
+    "selector_top_k": 16,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a user may choose of a new drafter; None takes the default.
+
+    Attributes:
+        layers: drafter layers; 5 as in the paper, fewer for a target of fewer than 25 layers.
+        taps: target layers to read; 5 of them, by the published spacing.
+        block_size: 16; a drafter can be run with smaller blocks than it was trained with, not with
+            larger ones.
+        intermediate_size: the target's.
+        window: rows that every layer sees of the context; None sees all of it.
+        causal: whether a row of a block sees only those before it.
+        dflash2: whether it has DFlash 2's convolutions and selector, of the published sizes.
+        mask_token: stands for a position to be drafted; see :func:`choose_mask_token`.
+    """
+
+    layers: int | None = None
+    taps: tuple[int, ...] | None = None
+    block_size: int = BLOCK_SIZE
+    intermediate_size: int | None = None
+    window: int | None = None
+    causal: bool = False
+    dflash2: bool = False
+    mask_token: int | None = None
+
+
+def design(
+    target: Target, tokenizer: TokenizerWrapper, context_length: int | None, shape: Shape
+) -> DrafterConfig:
+    """The configuration of a new drafter for a target.
+
+    Heads, widths and the base of the rotary embedding are the target's; its scaling is not taken
+    over. The head and the embedding table are shared, so they are no part of the drafter.
+
+    Raises:
+        UserError: a value does not fit the target.
+    """
+    args = _Arguments(target)
+    depth = target.num_layers
+    layers = shape.layers or min(LAYERS, max(1, depth // 5))
+    mask = choose_mask_token(tokenizer, target) if shape.mask_token is None else shape.mask_token
+    heads = args["num_attention_heads"]
+    return DrafterConfig(
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        intermediate_size=shape.intermediate_size or args["intermediate_size"],
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=args.get("num_key_value_heads") or heads,
+        head_dim=args.get("head_dim") or target.hidden_size // heads,
+        rms_norm_eps=args["rms_norm_eps"],
+        vocab_size=target.vocab_size,
+        block_size=shape.block_size,
+        mask_token_id=target.vocab_size if mask is None else mask,
+        target_layer_ids=shape.taps or default_taps(depth, TAPS),
+        num_target_layers=depth,
+        rope=_rope(args),
+        attention_bias=False,
+        max_position_embeddings=context_length,
+        has_mask_embedding=mask is None,
+        layer_types=(SLIDING if shape.window else FULL,) * layers if shape.window else (),
+        sliding_window=shape.window,
+        output_multiplier=args.get("output_multiplier") or 1.0,
+        final_logit_softcapping=args.get("final_logit_softcapping"),
+        causal_layers=(True,) * layers if shape.causal else (),
+        **(DFLASH2 if shape.dflash2 else {}),
+    )
+
+
+def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
+    """A drafter with random weights.
+
+    A mask embedding begins as the mean of the table, and a convolution as the identity.
+    """
+    mx.random.seed(seed)
+    drafter = Drafter(config)
+    if config.has_mask_embedding:
+        rows = target.embed_raw(mx.arange(target.vocab_size)).astype(mx.float32)
+        drafter.mask_embedding = rows.mean(axis=0)
+    for layer in drafter.layers if config.conv_kernel_size else ():
+        for convolution in (layer.attention_conv, layer.mlp_conv):
+            convolution.base_kernel[:, 0] = 1.0
+            convolution.kernel_projection.weight *= 0.0
+    mx.eval(drafter.parameters())
+    return drafter
+
+
+def warm_start(drafter: Drafter, target: Target) -> None:
+    """Copy the target's last layers into the drafter, as far as names and shapes are the same.
+
+    The features that a drafter attends to are no input of such a layer, so this is a guess at
+    weights of the right size, and not yet a drafter.
+
+    Raises:
+        UserError: the layers have nothing in common.
+    """
+    copied = 0
+    sources = target.layers[-len(drafter.layers) :]
+    for layer, source in zip(drafter.layers, sources, strict=False):
+        theirs = dict(tree_flatten(_dense(source).parameters()))
+        for name, value in tree_flatten(layer.parameters()):
+            if name in theirs and theirs[name].shape == value.shape:
+                layer.update(tree_unflatten([(name, theirs[name].astype(mx.float32))]))
+                copied += 1
+    if not copied:
+        raise UserError("The target's layers are unlike a drafter's; leave --warm-start out.")
+    mx.eval(drafter.parameters())
+
+
+def _dense(layer: nn.Module) -> nn.Module:
+    """A copy of a layer without quantization; the layer itself stays as it is."""
+    return dequantize_model(copy.deepcopy(layer))
+
+
+def default_taps(depth: int, count: int) -> tuple[int, ...]:
+    """``count`` layers by the published spacing, ``round(1 + i (depth - 4) / (count - 1))``.
+
+    They lie between the second layer and the third from the end. A target too shallow for that is
+    tapped as evenly as it can be, with fewer taps if it has fewer layers.
+    """
+    if count == 1:
+        return (depth // 2,)
+    if depth - 3 >= count:
+        return tuple(round(1 + i * (depth - 4) / (count - 1)) for i in range(count))
+    count = min(count, depth)
+    return tuple(round(i * (depth - 1) / max(count - 1, 1)) for i in range(count))
+
+
+def choose_mask_token(tokenizer: TokenizerWrapper, target: Target) -> int | None:
+    """A token that no text holds, or None: then the drafter learns an embedding of its own.
+
+    The first choice is a padded row of the embedding table, as in z-lab's drafters for Qwen3; the
+    second the last special token that neither ends nor pads a text and that the chat template
+    does not write.
+    """
+    used = 1 + max(tokenizer.get_vocab().values())
+    if used < target.vocab_size:
+        return used
+    taken = {tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id}
+    taken |= set(tokenizer.eos_token_ids)
+    if tokenizer.has_chat_template:
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        taken |= set(tokenizer.apply_chat_template(chat, add_generation_prompt=True))
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    free = [i for i in special - taken if i < target.vocab_size]
+    return max(free, default=None)
+
+
+class _Arguments(dict):
+    """The target's own configuration, by name."""
+
+    def __init__(self, target: Target):
+        super().__init__(dataclasses.asdict(target.args))
+
+    def __missing__(self, name: str) -> Any:
+        raise UserError(
+            f"The target's config names no {name}, from which a new drafter takes its own; begin "
+            "with --init-from."
+        )
+
+
+def _rope(args: _Arguments) -> RopeConfig:
+    nested = args.get("rope_parameters") or {}
+    # Gemma 4 has rotations of its own for layers of each kind.
+    nested = nested.get("full_attention") or nested
+    return RopeConfig(
+        rope_type="default",
+        theta=args.get("rope_theta") or nested.get("rope_theta") or args["rope_theta"],
+        factor=1.0,
+        attention_factor=1.0,
+        traditional=False,
+    )

@@ -1,0 +1,123 @@
+"""Prompts that an instruct model invents by continuing the user's turn of its own template.
+
+The idea is Magpie's (arXiv 2406.08464): what a chat model has learned to answer, it can ask.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.generate import batch_generate
+from mlx_lm.sample_utils import make_sampler
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..errors import UserError
+from .answers import Progress
+
+LONGEST = 128
+TEMPERATURE = 1.0
+TOP_P = 0.95
+FEWEST_LETTERS = 8
+# A template is rendered around this, to find where a user's message begins.
+_PLACE = "PLACE OF THE PROMPT"
+
+
+def invent_prompts(
+    model: nn.Module,
+    tokenizer: TokenizerWrapper,
+    opening: list[int],
+    count: int,
+    seed: int,
+    batch: int,
+    path: Path,
+    progress: Progress,
+) -> None:
+    """Write ``count`` different prompts to ``path``, one ``{"prompt": …}`` a line.
+
+    If the file holds some already, the rest is appended. Prompts that did not come to an end,
+    hold hardly a letter or were there before are dropped.
+
+    Args:
+        model: an mlx-lm model.
+        tokenizer: its tokenizer.
+        opening: see :func:`opening`.
+        count: how many.
+        seed: of the sampling.
+        batch: prompts at a time.
+        path: JSON lines.
+        progress: called with the prompts there are and all.
+
+    Raises:
+        UserError: the target only repeats itself.
+    """
+    found = _read(path)
+    known = {_digest(prompt) for prompt in found}
+    tries = 0
+    progress(min(len(found), count), count)
+    with path.open("a", encoding="utf-8") as file:
+        while len(found) < count:
+            if tries > 10 * (count + batch):
+                raise UserError(
+                    f"The target invented only {len(found)} different prompts in {tries} tries; "
+                    "ask for fewer, or give --data."
+                )
+            # Where a run goes on, it must not draw what it drew before.
+            mx.random.seed(seed + 1_000_003 * len(found) + tries)
+            tries += batch
+            for prompt in _draw(model, tokenizer, [opening] * batch):
+                if len(found) < count and _digest(prompt) not in known:
+                    known.add(_digest(prompt))
+                    found.append(prompt)
+                    file.write(json.dumps({"prompt": prompt}) + "\n")
+            file.flush()
+            progress(len(found), count)
+
+
+def opening(tokenizer: TokenizerWrapper) -> list[int]:
+    """The chat template's tokens up to where a user's message begins.
+
+    Raises:
+        UserError: the target has no chat template, or none that shows it.
+    """
+    if not tokenizer.has_chat_template:
+        raise UserError(
+            "The target has no chat template, so it cannot invent prompts; give --data."
+        )
+    text = tokenizer.apply_chat_template([{"role": "user", "content": _PLACE}], tokenize=False)
+    before, there, _ = text.partition(_PLACE)
+    if not there or not before:
+        raise UserError("The target's chat template hides where a prompt begins; give --data.")
+    return tokenizer.encode(before, add_special_tokens=False)
+
+
+def _draw(model: nn.Module, tokenizer: TokenizerWrapper, openings: list[list[int]]) -> list[str]:
+    """A batch of prompts that came to an end by themselves."""
+    written = batch_generate(
+        model,
+        tokenizer,
+        openings,
+        max_tokens=LONGEST,
+        return_token_ids=True,
+        completion_batch_size=len(openings),
+        sampler=make_sampler(temp=TEMPERATURE, top_p=TOP_P),
+    ).token_ids
+    special = set(tokenizer.all_special_ids)
+    ended = [ids for ids in written if len(ids) < LONGEST and not special.intersection(ids)]
+    texts = [tokenizer.decode(ids).strip() for ids in ended]
+    return [text for text in texts if sum(map(str.isalpha, text)) >= FEWEST_LETTERS]
+
+
+def _digest(prompt: str) -> str:
+    return hashlib.sha256(" ".join(prompt.lower().split()).encode()).hexdigest()
+
+
+def _read(path: Path) -> list[str]:
+    """The prompts that are there; a line cut short is cut off."""
+    if not path.exists():
+        return []
+    *lines, rest = path.read_text(encoding="utf-8").split("\n")
+    if rest:
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return [json.loads(line)["prompt"] for line in lines]

@@ -1,0 +1,176 @@
+"""What a training is asked for, and the record of it that a resumed run is checked against."""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..convert.writer import DTYPES
+from ..drafter.config import DrafterConfig
+from ..errors import UserError
+from .answers import Writing
+from .design import Shape
+from .losses import Objective, default_gamma
+
+# May differ between a run and its continuation: they change no number.
+_FREE = ("resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that ``dflash-mlx train`` can be told; the defaults are its defaults.
+
+    Attributes:
+        output: folder of the drafter; what is needed to resume lies in ``training`` inside it.
+        model: the target, as for :func:`dflash_mlx.load`; None takes the embedded one.
+        adapter_path: LoRA adapters of the target.
+        revision: of the target on the Hub.
+        trust_remote_code: whether the target may bring its own code.
+        data: a JSONL file, or a folder with ``train.jsonl`` and perhaps ``valid.jsonl``.
+        self_prompts: how many prompts the target invents.
+        regenerate: True has the target answer every prompt anew, None those without an answer,
+            False none.
+        writing: how the target answers.
+        template_options: for the chat template.
+        max_seq_length: longer sequences are cut.
+        held_out: how many sequences to evaluate on; None for a twentieth, at most 32,
+            or as many of ``valid.jsonl``.
+        init_from: a drafter to begin with.
+        shape: of a new drafter.
+        loss, weighting, gamma, dpace_alpha, kd_temperature: the objective; gamma None goes by the
+            block size.
+        draft_passes: 2 trains for a second draft pass; None keeps what ``init_from`` has.
+        draft_prefix: rows given in the second pass; None for a quarter of the block.
+        warm_start: begin a new drafter with the target's own last layers.
+        epochs, steps: how long; steps None goes by the epochs.
+        batch_size, anchors, chunk_blocks: how much at a time.
+        learning_rate, warmup, clip, weight_decay: of AdamW.
+        eval_every, save_every: steps; None for a twentieth of all, but 10 at least.
+        patience: evaluations without a better τ before training stops; 0 never stops.
+        time_limit: minutes of training, or None.
+        cache_features: gigabytes of features to keep on disk.
+        dtype: to store the drafter in, a key of ``DTYPES``; None for the target's.
+        seed: of everything random.
+        resume: go on with what is in the output folder.
+    """
+
+    output: Path
+    model: str | None = None
+    adapter_path: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    data: Path | None = None
+    self_prompts: int = 0
+    regenerate: bool | None = None
+    writing: Writing = field(default_factory=Writing)
+    template_options: dict[str, Any] = field(default_factory=dict)
+    max_seq_length: int = 2048
+    held_out: int | None = None
+    init_from: str | None = None
+    shape: Shape = field(default_factory=Shape)
+    loss: str = "ce"
+    weighting: str = "decay"
+    gamma: float | None = None
+    dpace_alpha: float = 0.5
+    kd_temperature: float = 1.0
+    draft_passes: int | None = None
+    draft_prefix: int | None = None
+    warm_start: bool = False
+    epochs: float = 6.0
+    steps: int | None = None
+    batch_size: int = 8
+    anchors: int = 512
+    chunk_blocks: int = 64
+    learning_rate: float = 6e-4
+    warmup: float = 0.04
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    eval_every: int | None = None
+    save_every: int | None = None
+    patience: int = 0
+    time_limit: float | None = None
+    cache_features: float = 0.0
+    dtype: str | None = None
+    seed: int = 0
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.data and not self.self_prompts:
+            raise UserError("There is nothing to train on; give --data, --self-prompts or both.")
+        least = {
+            "self_prompts": 0,
+            "max_seq_length": 2,
+            "held_out": 0,
+            "steps": 1,
+            "batch_size": 1,
+            "anchors": 1,
+            "chunk_blocks": 1,
+            "eval_every": 1,
+            "save_every": 1,
+            "patience": 0,
+            "warmup": 0,
+            "weight_decay": 0,
+            "cache_features": 0,
+            "seed": 0,
+        }
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise UserError(f"{name} must be {low} or more, not {value}.")
+        for name in ("epochs", "learning_rate", "clip", "time_limit"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"{name} must be above 0, not {value}.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
+        if self.warmup > 1:
+            raise UserError(f"warmup is a fraction of the steps, at most 1, not {self.warmup}.")
+        if self.init_from is not None and self.shape != Shape():
+            raise UserError(
+                "A drafter given by --init-from keeps its layers, taps, block size and masks; "
+                "leave those options out."
+            )
+
+        if self.init_from is not None and self.warm_start:
+            raise UserError("A drafter begins by --init-from or by --warm-start, not by both.")
+        self.objective(self.shape.block_size)
+
+    def objective(self, block_size: int) -> Objective:
+        """The objective for blocks of this size."""
+        return Objective(
+            gamma=default_gamma(block_size) if self.gamma is None else self.gamma,
+            loss=self.loss,
+            weighting=self.weighting,
+            alpha=self.dpace_alpha,
+            temperature=self.kd_temperature,
+        )
+
+    def passes(self, config: DrafterConfig) -> DrafterConfig:
+        """The drafter's configuration with as many draft passes as were asked for."""
+        if self.draft_passes is None and self.draft_prefix is None:
+            return config
+        passes = config.draft_passes if self.draft_passes is None else self.draft_passes
+        prefix = self.draft_prefix
+        if passes == 2 and prefix is None:
+            prefix = config.draft_prefix or max(2, config.block_size // 4)
+        return replace(config, draft_passes=passes, draft_prefix=prefix)
+
+    def record(self, path: Path) -> None:
+        """Write the options to ``path``, or check that they are those written there.
+
+        Raises:
+            UserError: they differ in something that changes the numbers.
+        """
+        mine = {k: v for k, v in json.loads(self._json()).items() if k not in _FREE}
+        if not path.exists():
+            path.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
+            return
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if differing := [k for k in mine if mine[k] != found.get(k)]:
+            raise UserError(
+                f"This training was begun with other values of {', '.join(differing)} (see "
+                f"{path}); give the same, or another output folder."
+            )
+
+    def _json(self) -> str:
+        return json.dumps(asdict(self), default=str)

@@ -1,0 +1,71 @@
+"""τ of a pair by real rounds, by kind of prompt and by position."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..generation import stream_generate
+from ..pair import Pair
+from ..statistics import Statistics
+from .answers import Question
+
+
+@dataclass
+class Score:
+    """What the rounds of some prompts came to.
+
+    Attributes:
+        prompts: how many.
+        tokens: emitted by all of them.
+        seconds: that emitting them took.
+        rounds: counts over all rounds.
+    """
+
+    prompts: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    rounds: Statistics = field(default_factory=Statistics)
+
+    @property
+    def tau(self) -> float:
+        """Emitted tokens a round; in the last round of a text, those within the text."""
+        return self.tokens / max(self.rounds.total, 1)
+
+
+def play(
+    pair: Pair, tokenizer: TokenizerWrapper, questions: Iterable[Question], **options: object
+) -> dict[str, Score]:
+    """Generate the answer to every question.
+
+    Args:
+        pair: with a drafter.
+        tokenizer: the target's.
+        questions: prompts in tokens.
+        options: of :func:`dflash_mlx.stream_generate`.
+
+    Returns:
+        Scores by kind, in the order that the kinds come in.
+    """
+    scores: dict[str, Score] = {}
+    for question in questions:
+        score = scores.setdefault(question.kind, Score())
+        *_, response = stream_generate(pair, tokenizer, question.tokens, **options)
+        score.prompts += 1
+        score.tokens += response.generation_tokens
+        score.seconds += response.generation_tokens / response.generation_tps
+        score.rounds.rounds.update(response.statistics.rounds)
+        score.rounds.accepted.update(response.statistics.accepted)
+    return scores
+
+
+def total(scores: dict[str, Score]) -> Score:
+    """All kinds together."""
+    result = Score()
+    for score in scores.values():
+        result.prompts += score.prompts
+        result.tokens += score.tokens
+        result.seconds += score.seconds
+        result.rounds.rounds.update(score.rounds.rounds)
+        result.rounds.accepted.update(score.rounds.accepted)
+    return result

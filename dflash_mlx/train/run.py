@@ -1,0 +1,226 @@
+"""A training from its options to the drafter's folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import dequantize_model, maybe_set_recommended_wired_limit
+
+from ..convert.cached import convert_cached
+from ..convert.staging import check_free
+from ..convert.writer import DTYPES
+from ..drafter.model import Drafter
+from ..drafter.pairing import check_pair
+from ..errors import UserError
+from ..loading import load, load_drafter
+from ..target.target import Target
+from .blocks import Sequence
+from .chart import chart
+from .design import design, new_drafter, warm_start
+from .features import FeatureSource
+from .learner import Learner, check_trainable
+from .losses import Objective
+from .optimizer import Updater, warmup_cosine
+from .options import Options
+from .output import Output
+from .prepare import Preparation
+from .trainer import Settings, Trainer
+from .world import World
+
+Say = Callable[[str], None]
+
+
+def train(options: Options, say: Say = print) -> Path:
+    """Train a drafter and write it.
+
+    Args:
+        options: what to do.
+        say: called with each line for the user, in the first process alone.
+
+    Returns:
+        The drafter's folder, ``options.output``.
+
+    Raises:
+        UserError: an option does not fit the target or the data, or training cannot go on.
+    """
+    world = World()
+    say = say if world.is_first else _silent
+    folder = options.output / "training"
+    _check_output(options, folder)
+    world.wait()
+
+    pair, tokenizer = load(
+        options.model,
+        False,
+        adapter_path=options.adapter_path,
+        revision=options.revision,
+        trust_remote_code=options.trust_remote_code,
+        tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
+    )
+    untapped = pair.target
+    drafter = _drafter(options, untapped, tokenizer, pair.context_length)
+    preparation = Preparation(pair.model, tokenizer, options, folder, world, say)
+    # Only now: a mistake in the options should leave nothing behind.
+    if world.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        options.record(folder / "options.json")
+    world.wait()
+    sequences, held_out = preparation.sequences()
+    # Without taps, the feature is what comes out of the final norm.
+    taps = drafter.config.target_layer_ids or (untapped.num_layers,)
+    target = Target(pair.model, taps, untapped.family)
+    try:
+        maybe_set_recommended_wired_limit()
+        _describe(drafter, target, sequences, held_out, say)
+        trainer = _trainer(options, drafter, target, sequences, held_out, world, say)
+        reason = trainer.run()
+    finally:
+        target.release()
+    _conclude(trainer, reason, options, say)
+    return options.output
+
+
+def _check_output(options: Options, folder: Path) -> None:
+    if options.resume:
+        return
+    if folder.exists():
+        raise UserError(
+            f"{options.output} already exists and holds a training; add --resume to go on with it, "
+            "or choose another folder."
+        )
+    check_free(options.output)
+
+
+def _drafter(
+    options: Options, target: Target, tokenizer: TokenizerWrapper, context_length: int | None
+) -> Drafter:
+    if options.init_from is None:
+        config = options.passes(design(target, tokenizer, context_length, options.shape))
+        check_pair(config, target)
+        drafter = new_drafter(config, target, options.seed)
+        if options.warm_start:
+            warm_start(drafter, target)
+        return drafter
+    drafter = load_drafter(convert_cached(options.init_from))
+    check_pair(drafter.config, target)
+    check_trainable(drafter)
+    drafter.config = options.passes(drafter.config)
+    return dequantize_model(drafter)
+
+
+def _trainer(
+    options: Options,
+    drafter: Drafter,
+    target: Target,
+    sequences: list[Sequence],
+    held_out: list[Sequence],
+    world: World,
+    say: Say,
+) -> Trainer:
+    config = drafter.config
+    objective = options.objective(config.block_size)
+    # The CPU is fast in float32 alone; elsewhere the forward runs in the target's dtype.
+    dtype = mx.float32 if mx.default_device() == mx.cpu else target.dtype
+    learner = Learner(drafter, target, objective, options.chunk_blocks, dtype)
+    steps = options.steps or max(1, round(options.epochs * len(sequences) / options.batch_size))
+    every = max(10, round(steps / 20))
+    settings = Settings(
+        steps=steps,
+        batch_size=options.batch_size,
+        anchors=options.anchors,
+        seed=options.seed,
+        eval_every=options.eval_every or every,
+        save_every=options.save_every or every,
+        prefixes=config.draft_passes == 2,
+        patience=options.patience,
+        time_limit=None if options.time_limit is None else 60 * options.time_limit,
+    )
+    schedule = warmup_cosine(options.learning_rate, steps, options.warmup)
+    updater = Updater(learner.parameters(), schedule, options.clip, options.weight_decay)
+    folder = options.output / "training"
+    cache = folder / "features" / str(world.rank) if options.cache_features else None
+    source = FeatureSource(learner, cache, int(options.cache_features * 1e9 / world.size))
+    stored = target.dtype if options.dtype is None else DTYPES[options.dtype]
+    facts = _facts(options, objective, settings, sequences)
+    output = Output(options.output, config, stored, facts)
+    return Trainer(
+        learner, updater, source, sequences, held_out, settings, world, folder, output, say
+    )
+
+
+def _facts(
+    options: Options, objective: Objective, settings: Settings, sequences: list[Sequence]
+) -> dict[str, object]:
+    """What the drafter's card says of its training."""
+    weighting = {
+        "decay": f"decay with gamma {objective.gamma:g}",
+        "dpace": f"D-PACE with alpha {objective.alpha:g}",
+        "uniform": "uniform",
+    }[objective.weighting]
+    loss = {"ce": "cross entropy", "kl": f"KL at temperature {objective.temperature:g}"}
+    target = Path(options.model).name if options.model else "SmolLM2-135M-Instruct"
+    adapters = (
+        f" with the adapters {Path(options.adapter_path).name}" if options.adapter_path else ""
+    )
+    return {
+        "target": target + adapters,
+        "begun_from": _beginning(options),
+        "objective": f"{loss[objective.loss]}, weights: {weighting}",
+        "sequences": len(sequences),
+        "tokens_of_answers": int(sum(s.supervised.sum() for s in sequences)),
+        "steps": settings.steps,
+        "sequences_a_step": settings.batch_size,
+        "anchors_a_sequence": settings.anchors,
+        "learning_rate": options.learning_rate,
+        "seed": options.seed,
+    }
+
+
+def _beginning(options: Options) -> str:
+    if options.init_from:
+        return Path(options.init_from).name
+    return "the target's last layers" if options.warm_start else "random weights"
+
+
+def _describe(
+    drafter: Drafter,
+    target: Target,
+    sequences: list[Sequence],
+    held_out: list[Sequence],
+    say: Say,
+) -> None:
+    config = drafter.config
+    weights = sum(w.size for _, w in tree_flatten(drafter.parameters()))
+    mask = "own embedding" if config.has_mask_embedding else f"token {config.mask_token_id}"
+    say(
+        f"Drafter: {weights:,} weights, {config.num_hidden_layers} layers, block "
+        f"size {config.block_size}, taps {list(config.target_layer_ids)} of {target.num_layers}, "
+        f"mask {mask}, intermediate size {config.intermediate_size}, window "
+        f"{config.sliding_window or 'none'}, "
+        f"{'causal' if any(config.causal) else 'bidirectional'} blocks, "
+        f"{'two draft passes' if config.draft_passes == 2 else 'one draft pass'}"
+    )
+    for name, part in (("Training", sequences), ("Held out", held_out)):
+        tokens = sum(len(s.tokens) for s in part)
+        answers = sum(int(s.supervised.sum()) for s in part)
+        say(f"{name}: {len(part)} sequences, {tokens} tokens, {answers} of them answers")
+
+
+def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None:
+    progress = trainer.progress
+    why = {
+        "steps": "all steps are taken",
+        "time": "the time limit is reached; --resume goes on",
+        "patience": f"no better τ in {trainer.settings.patience} evaluations",
+    }[reason]
+    say(f"Stopped after {progress.step} steps: {why}.")
+    if trainer.held_out:
+        say(chart("simulated τ", trainer.log.curve("tau")))
+        say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")
+    say(f"Wrote {options.output}")
+
+
+def _silent(line: str) -> None:
+    """What processes other than the first say."""

@@ -1,0 +1,53 @@
+"""Data parallelism under ``mlx.launch``: what the processes tell one another."""
+
+import mlx.core as mx
+from mlx.nn.utils import average_gradients
+from mlx.utils import tree_flatten, tree_unflatten
+
+from .learner import Sums
+
+
+class World:
+    """The processes of one training; a single one is a world of its own.
+
+    Every process takes its share of each batch and of the held-out sequences, and all of them
+    make the same update, so parameters never need to be sent.
+    """
+
+    def __init__(self) -> None:
+        self._group = mx.distributed.init()
+        self.rank = self._group.rank()
+        self.size = self._group.size()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files and speaks to the user."""
+        return self.rank == 0
+
+    def share(self, items: list) -> list:
+        """This process's part of ``items``."""
+        return items[self.rank :: self.size]
+
+    def average(self, sums: Sums) -> Sums:
+        """The mean of all processes' sums; ratios of them are those of the whole batch."""
+        if self.size == 1:
+            return sums
+        scalars = self.total(mx.stack(sums.scalars())) / self.size
+        # MLX averages a tree, which it would make of the dotted names by itself.
+        tree = average_gradients(tree_unflatten(list(sums.gradients.items())), self._group)
+        mean = dict(tree_flatten(tree))
+        return Sums({k: mean[k] for k in sums.gradients}, *(scalars[i] for i in range(4)))
+
+    def total(self, numbers: mx.array) -> mx.array:
+        """The sum over all processes; waits for them."""
+        if self.size == 1:
+            return numbers
+        return mx.distributed.all_sum(numbers, group=self._group, stream=mx.cpu)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process; waits for them."""
+        return bool(self.total(mx.array(int(flag))).item())
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        self.any(False)

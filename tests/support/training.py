@@ -1,0 +1,37 @@
+"""What the tests of training share."""
+
+import mlx.core as mx
+import numpy as np
+
+from dflash_mlx.target.target import Target
+from dflash_mlx.train.blocks import Sequence
+from dflash_mlx.train.learner import Learner
+from dflash_mlx.train.losses import Objective
+from support.pairs import tiny_drafter
+from support.tiny import VOCAB, tiny_model
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    """Standard normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def spread(a: mx.array, b: mx.array) -> float:
+    """The largest difference."""
+    return mx.abs(a - b).max().item()
+
+
+def random_text(prompt: int = 11, length: int = 40, seed: int = 0) -> Sequence:
+    """Random tokens, supervised from ``prompt`` on."""
+    tokens = np.random.default_rng(seed).integers(0, VOCAB, length).astype(np.int32)
+    return Sequence(tokens, np.arange(length) >= prompt)
+
+
+def tiny_learner(
+    chunk_blocks: int = 64, objective: dict[str, object] | None = None, **changes: object
+) -> Learner:
+    """A learner on a tiny llama, with the objective's fields and the drafter's changes."""
+    drafter = tiny_drafter(seed=1, **changes)
+    model = tiny_model("llama", seed=2)
+    target = Target(model, drafter.config.target_layer_ids or (len(model.layers),))
+    return Learner(drafter, target, Objective(**({"gamma": 4.0} | (objective or {}))), chunk_blocks)

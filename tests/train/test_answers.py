@@ -1,0 +1,113 @@
+"""Answers and prompts by the target: what they are, and that an interrupted file goes on."""
+
+import json
+
+import pytest
+from support.plain import plain_greedy
+from support.tiny import tiny_model
+from support.tokenizer import EOS, byte_tokenizer
+
+from dflash_mlx.errors import UserError
+from dflash_mlx.train.answers import Question, Writing, write_answers
+from dflash_mlx.train.invent import invent_prompts, opening
+
+VOCAB = 260
+QUESTIONS = [Question([*text.encode()], text[:1]) for text in ("ab", "bcd", "c", "defg", "e")]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model("llama", vocab_size=VOCAB)
+
+
+def write(model, path, questions=QUESTIONS, seen=None, **writing):
+    settings = Writing(**({"max_tokens": 9, "batch": 2} | writing))
+    progress = seen.append if seen is not None else lambda pair: None
+    tokenizer = byte_tokenizer()
+    return write_answers(
+        model, tokenizer, questions, settings, EOS, path, lambda *pair: progress(pair)
+    )
+
+
+def test_answers_are_the_targets_greedy_text(model, tmp_path):
+    for question, sequence in zip(QUESTIONS, write(model, tmp_path / "a"), strict=True):
+        answer = plain_greedy(model, question.tokens, 9)
+        if EOS in answer:
+            answer = answer[: answer.index(EOS) + 1]
+        assert sequence.tokens.tolist() == question.tokens + answer
+        assert sequence.answers() == [(len(question.tokens), len(sequence.tokens))]
+        assert sequence.kind == question.kind
+
+
+def test_an_end_token_is_learned(model, tmp_path):
+    first = plain_greedy(model, QUESTIONS[0].tokens, 9)
+    tokenizer = byte_tokenizer([first[3]])
+    writing = Writing(max_tokens=9)
+    path = tmp_path / "a"
+    [sequence] = write_answers(model, tokenizer, QUESTIONS[:1], writing, EOS, path, lambda *_: None)
+    assert sequence.tokens.tolist() == [*QUESTIONS[0].tokens, *first[: first.index(first[3])], EOS]
+
+
+@pytest.mark.parametrize("temp", [0.0, 1.0])
+def test_an_interrupted_file_goes_on(model, tmp_path, temp):
+    whole = write(model, tmp_path / "whole", temp=temp)
+    lines = (tmp_path / "whole").read_text().splitlines(keepends=True)
+    # Two answers are there, and the third was cut short.
+    (tmp_path / "part").write_text("".join(lines[:3]) + lines[3][:9])
+    seen = []
+    again = write(model, tmp_path / "part", seen=seen, temp=temp)
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+    assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in whole]
+    assert (tmp_path / "part").read_text() == (tmp_path / "whole").read_text()
+
+
+def test_sampling_depends_on_the_seed(model, tmp_path):
+    texts = [
+        [s.tokens.tolist() for s in write(model, tmp_path / str(i), temp=1.0, seed=seed)]
+        for i, seed in enumerate((0, 0, 1))
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_file_of_other_questions_is_refused(model, tmp_path):
+    write(model, tmp_path / "a")
+    with pytest.raises(UserError, match="other questions or by other settings"):
+        write(model, tmp_path / "a", QUESTIONS[:2])
+    with pytest.raises(UserError, match="other questions or by other settings"):
+        write(model, tmp_path / "a", max_tokens=8)
+
+
+def test_a_damaged_file_is_refused(model, tmp_path):
+    write(model, tmp_path / "a")
+    (tmp_path / "a").write_text((tmp_path / "a").read_text().replace("[", "{", 1))
+    with pytest.raises(UserError, match="damaged"):
+        write(model, tmp_path / "a")
+
+
+def inventor():
+    """A tokenizer whose template opens the user's turn, and many tokens that end it."""
+    tokenizer = byte_tokenizer(eos=range(0, 256, 16))
+    tokenizer._tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    tokenizer.has_chat_template = True
+    return tokenizer
+
+
+def prompts(path):
+    return [json.loads(line)["prompt"] for line in path.read_text().splitlines()]
+
+
+def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
+    path, tokenizer = tmp_path / "prompts", inventor()
+    assert opening(tokenizer) == [*b"<"]
+    invent_prompts(model, tokenizer, opening(tokenizer), 3, 0, 32, path, lambda *_: None)
+    first = prompts(path)
+    path.write_text(path.read_text() + '{"prompt": "cut')
+    invent_prompts(model, tokenizer, opening(tokenizer), 6, 0, 32, path, lambda *_: None)
+    found = prompts(path)
+    assert found[:3] == first and len(set(found)) == len(found) == 6
+    assert all(sum(map(str.isalpha, text)) >= 8 for text in found)
+
+
+def test_a_target_without_template_cannot_invent():
+    with pytest.raises(UserError, match="no chat template"):
+        opening(byte_tokenizer())

@@ -1,0 +1,116 @@
+"""The simulated τ, and that it is the τ of real rounds on the target's own text."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support.pairs import tiny_drafter
+from support.plain import clear_case
+from support.tiny import tiny_model
+from support.tokenizer import byte_tokenizer
+from support.training import tiny_learner
+
+from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.loading import make_pair
+from dflash_mlx.target.target import Target
+from dflash_mlx.train.answers import Question
+from dflash_mlx.train.blocks import Sequence, sample_blocks
+from dflash_mlx.train.features import FeatureSource
+from dflash_mlx.train.heldout import Evaluation, _walk, evaluate
+from dflash_mlx.train.learner import Learner, Sums
+from dflash_mlx.train.losses import Objective
+from dflash_mlx.train.optimizer import Updater
+from dflash_mlx.train.rounds import play, total
+
+N = 60
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Prompts and their greedy text, without near-ties."""
+    model = tiny_model("llama")
+    cases = []
+    for i in range(3):
+        prompt, text = clear_case(model, 7 + i, N, Sampling(), seed=i)
+        tokens = np.array(prompt + text, np.int32)
+        cases.append((prompt, Sequence(tokens, np.arange(len(tokens)) >= len(prompt))))
+    return cases
+
+
+def overfit(learner, sequences, steps=25):
+    """Parameters that are right about much of these texts, though not about all."""
+    updater, random = Updater(learner.parameters(), 1e-2), np.random.default_rng(0)
+    for _ in range(steps):
+        sums = Sums.zero()
+        for sequence in sequences:
+            features = learner.features(mx.array(sequence.tokens))
+            blocks = sample_blocks(sequence, 8, 24, random)
+            learner.add(updater.parameters, features, blocks, sums)
+        updater.update({k: g / sums.weight for k, g in sums.gradients.items()})
+    return updater.parameters
+
+
+KINDS = {
+    "v1": {},
+    "causal and sliding": {
+        "causal_layers": (True, True),
+        "layer_types": ("sliding_attention", "full_attention"),
+        "sliding_window": 16,
+    },
+    "DFlash 2 in two passes": {
+        "conv_kernel_size": 2,
+        "conv_group_size": 8,
+        "selector_rank": 6,
+        "selector_top_k": 4,
+        "draft_passes": 2,
+        "draft_prefix": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_simulated_and_real_tau_agree(texts, kind):
+    drafter, model = tiny_drafter(seed=3, **KINDS[kind]), tiny_model("llama")
+    target = Target(model, drafter.config.target_layer_ids)
+    learner = Learner(drafter, target, Objective(gamma=4.0), chunk_blocks=16)
+    sequences = [sequence for _, sequence in texts]
+    parameters = overfit(learner, sequences)
+    simulated = evaluate(learner, parameters, FeatureSource(learner), sequences)
+    target.release()
+    # The learner's drafter holds the trained parameters; its projections are stacked only now.
+    with make_pair(model, drafter) as pair:
+        questions = [Question(prompt, "all") for prompt, _ in texts]
+        real = total(play(pair, byte_tokenizer(), questions, max_tokens=N))
+    assert simulated.tau > 1.3
+    assert simulated.tokens == real.tokens == N * len(texts)
+    # Rounding differs between the two forwards, so a round in a hundred may.
+    assert simulated.tau == pytest.approx(real.tau, rel=0.02)
+    assert simulated.rounds.acceptance() == pytest.approx(real.rounds.acceptance(), abs=0.05)
+
+
+def test_walk():
+    result = Evaluation(block_size=4)
+    # Anchors 4, 4+2=6, 7, 7+4=11; the last round has one token left.
+    accepted = {4: 1, 5: 9, 6: 0, 7: 3, 11: 0}
+    _walk(accepted, 5, 13, result)
+    assert result.rounds.accepted == {1: 1, 0: 2, 3: 1} and result.tokens == 8
+    assert result.tau == 2.0
+
+
+def test_a_perfect_drafter_and_a_hopeless_one(texts):
+    learner = tiny_learner()
+    sequence = texts[0][1]
+
+    def evaluated(shift):
+        tokens = mx.array(np.concatenate([sequence.tokens, np.zeros(16, np.int32)]))
+
+        def hidden(blocks, context):
+            rows = mx.array(blocks.anchors)[:, None] + mx.arange(1, 8)
+            return (mx.arange(97) == ((tokens[rows] + shift) % 97)[..., None]) * 9.0
+
+        learner.hidden, learner.logits = hidden, lambda x: x
+        return evaluate(learner, learner.parameters(), FeatureSource(learner), [sequence])
+
+    perfect, hopeless = evaluated(0), evaluated(1)
+    assert perfect.tau == N / -(-N // 8)
+    assert hopeless.tau == 1.0 and perfect.accuracy == [1.0] * 7 and hopeless.accuracy == [0.0] * 7
+    assert hopeless.mean_loss > perfect.mean_loss

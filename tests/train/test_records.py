@@ -1,0 +1,74 @@
+"""The log, the chart, and the feature cache."""
+
+import json
+
+import mlx.core as mx
+from support.training import random_text, tiny_learner
+
+from dflash_mlx.train.chart import HEIGHT, WIDTH, chart
+from dflash_mlx.train.features import FeatureSource
+from dflash_mlx.train.log import Log
+
+
+def test_a_log_drops_what_will_come_again(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = Log(path)
+    for step in range(1, 5):
+        log.add(step=step, loss=1 / step)
+    path.write_text(path.read_text() + '{"step": 5, "lo')
+    again = Log(path, 2)
+    again.add(step=3, tau=1.5)
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert entries == again.entries
+    assert again.curve("loss") == [(1, 1.0), (2, 0.5)] and again.curve("tau") == [(3, 1.5)]
+
+
+def test_a_new_log_is_empty(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    assert Log(tmp_path / "log.jsonl").entries == []
+
+
+def test_chart():
+    lines = chart("τ", [(0, 1.0), (10, 2.0), (20, 3.0)]).split("\n")
+    assert lines[0] == "τ" and len(lines) == HEIGHT + 2
+    assert lines[1] == "3 │  █" and lines[-2] == "1 │▁██" and lines[-1].endswith("step 0 to 20")
+
+
+def test_chart_of_many_points_is_averaged_into_its_width():
+    lines = chart("loss", [(i, float(i % 2)) for i in range(1000)]).split("\n")
+    assert max(map(len, lines)) <= WIDTH + 8
+
+
+def test_chart_of_a_constant_and_of_nothing():
+    assert chart("x", [(1, 2.0), (2, 2.0)]).split("\n")[-2] == "2 │▁▁"
+    assert "no values" in chart("x", [])
+
+
+def test_the_feature_cache_is_bounded(tmp_path):
+    learner, folder = tiny_learner(), tmp_path / "features"
+    texts = [random_text(seed=i) for i in range(4)]
+    expected = [learner.features(mx.array(text.tokens)).taps for text in texts]
+    size = expected[0].nbytes
+    for _ in range(2):
+        source = FeatureSource(learner, folder, int(2.5 * size))
+        for text, taps in zip(texts, expected, strict=True):
+            assert mx.array_equal(source(text).taps, taps)
+        assert len(list(folder.iterdir())) == 2
+    assert sum(f.stat().st_size for f in folder.iterdir()) <= 2.5 * size
+
+
+def test_an_unfinished_file_is_not_read(tmp_path):
+    learner, text = tiny_learner(), random_text()
+    FeatureSource(learner, tmp_path, 10**9)(text)
+    [file] = tmp_path.iterdir()
+    file.rename(file.with_suffix(".partial.safetensors"))
+    FeatureSource(learner, tmp_path, 10**9)
+    assert not list(tmp_path.iterdir())
+
+
+def test_distillation_keeps_the_hidden_states(tmp_path):
+    learner = tiny_learner(objective={"loss": "kl"})
+    text = random_text()
+    first = FeatureSource(learner, tmp_path, 10**9)(text)
+    second = FeatureSource(learner, tmp_path, 10**9)(text)
+    assert first.hidden.shape == (40, 32) and mx.array_equal(first.hidden, second.hidden)

@@ -1,0 +1,182 @@
+"""The loop: order, exact resume, limits, and what it writes."""
+
+import json
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from support.training import random_text, tiny_learner
+
+from dflash_mlx.errors import UserError
+from dflash_mlx.train.features import FeatureSource
+from dflash_mlx.train.optimizer import Updater, warmup_cosine
+from dflash_mlx.train.trainer import Settings, Trainer
+from dflash_mlx.train.world import World
+
+SETTINGS = {"steps": 6, "batch_size": 2, "anchors": 4, "eval_every": 2, "save_every": 2}
+
+
+class Made:
+    """A trainer on five random texts, and what it said and exported."""
+
+    def __init__(self, folder, held_out=2, cache=None, rate=1e-3, **changes):
+        folder.mkdir(exist_ok=True)
+        learner = tiny_learner()
+        texts = [random_text(5, 24 + 3 * i, seed=i) for i in range(5 + held_out)]
+        settings = Settings(**(SETTINGS | changes))
+        updater = Updater(learner.parameters(), warmup_cosine(rate, settings.steps, 0.04))
+        source = FeatureSource(learner, cache, 10**9 if cache else 0)
+        self.said, self.exported = [], []
+        self.trainer = Trainer(
+            learner,
+            updater,
+            source,
+            texts[:5],
+            texts[5:],
+            settings,
+            World(),
+            folder,
+            self,
+            self.said.append,
+        )
+        self.folder, self.updater = folder, updater
+
+    def write(self, parameters, log):
+        self.exported.append((self.trainer.progress.step, parameters))
+
+    def write_card(self, log):
+        self.card = log.entries[-1]["step"]
+
+    def log(self):
+        entries = map(json.loads, (self.folder / "log.jsonl").read_text().splitlines())
+        return [{k: v for k, v in entry.items() if k != "seconds"} for entry in entries]
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(mx.array_equal(a[k], b[k]).item() for k in a)
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a process."""
+
+
+def interrupt(made, step):
+    """Let the training break off in the middle of a step."""
+    proceed = made.trainer.learner.add
+
+    def add(*args):
+        if made.trainer.progress.step == step:
+            raise Interrupted
+        proceed(*args)
+
+    made.trainer.learner.add = add
+    with pytest.raises(Interrupted):
+        made.trainer.run()
+
+
+@pytest.mark.parametrize("prefixes", [False, True])
+@pytest.mark.parametrize("at", [2, 3, 5])
+def test_a_resumed_training_gives_the_same_numbers(tmp_path, at, prefixes):
+    whole = Made(tmp_path / "whole", prefixes=prefixes)
+    assert whole.trainer.run() == "steps"
+    interrupt(Made(tmp_path / "part", prefixes=prefixes), at)
+    again = Made(tmp_path / "part", prefixes=prefixes)
+    assert again.trainer.run() == "steps"
+    assert same(whole.updater.state(), again.updater.state())
+    assert whole.log() == again.log()
+    assert whole.trainer.progress.best_tau == again.trainer.progress.best_tau
+
+
+def test_training_moves_every_parameter(tmp_path):
+    made = Made(tmp_path)
+    before = dict(made.updater.parameters)
+    made.trainer.run()
+    assert not any(mx.array_equal(before[k], v) for k, v in made.updater.parameters.items())
+
+
+def test_cached_features_change_nothing(tmp_path):
+    online, cached = Made(tmp_path / "a"), Made(tmp_path / "b", cache=tmp_path / "features")
+    online.trainer.run()
+    cached.trainer.run()
+    assert same(online.updater.state(), cached.updater.state())
+    assert len(list((tmp_path / "features").iterdir())) == 7
+
+
+def test_every_sequence_is_drawn_once_an_epoch(tmp_path):
+    trainer = Made(tmp_path).trainer
+    places = [pair for step in range(10) for pair in trainer.batch(step)]
+    assert [place for place, _ in places] == list(range(20))
+    epochs = [[id(s) for _, s in places[i : i + 5]] for i in range(0, 20, 5)]
+    assert all(len(set(epoch)) == 5 for epoch in epochs) and epochs[0] != epochs[1]
+
+
+def test_the_best_by_tau_is_kept(tmp_path, monkeypatch):
+    made, taus = Made(tmp_path), iter([1.0, 1.5, 1.2, 1.5])
+    monkeypatch.setattr(
+        made.trainer,
+        "_together",
+        lambda mine: {"loss": 0.0, "tau": next(taus), "accuracy": [0.0] * 7},
+    )
+    made.trainer.run()
+    assert [step for step, _ in made.exported] == [0, 2] and made.card == 6
+    assert (made.trainer.progress.best_tau, made.trainer.progress.best_step) == (1.5, 2)
+
+
+def test_patience(tmp_path, monkeypatch):
+    made, taus = Made(tmp_path, patience=1), iter([1.5, 1.6, 1.2])
+    monkeypatch.setattr(
+        made.trainer,
+        "_together",
+        lambda mine: {"loss": 0.0, "tau": next(taus), "accuracy": [0.0] * 7},
+    )
+    assert made.trainer.run() == "patience"
+    assert made.trainer.progress.step == 4
+
+
+def test_the_time_limit_leaves_a_checkpoint(tmp_path):
+    made = Made(tmp_path, time_limit=1e-9)
+    assert made.trainer.run() == "time"
+    assert [p.name for p in tmp_path.glob("checkpoint-*")] == ["checkpoint-0000001"]
+    # What it came to is evaluated and kept.
+    assert "step 1: held-out loss" in made.said[-1]
+    # The limit is one of each run.
+    assert Made(tmp_path, time_limit=1e-9).trainer.run() == "time"
+    again = Made(tmp_path, time_limit=600)
+    assert (again.trainer.run(), again.trainer.progress.step) == ("steps", 6)
+    whole = Made(tmp_path / "whole")
+    whole.trainer.run()
+    assert same(whole.updater.state(), again.updater.state())
+
+
+def test_all_steps_within_the_last_second_are_no_time_limit(tmp_path):
+    assert Made(tmp_path, steps=1, time_limit=1e-9).trainer.run() == "steps"
+
+
+def test_without_held_out_sequences_the_last_is_kept(tmp_path):
+    made = Made(tmp_path, held_out=0)
+    made.trainer.run()
+    step, parameters = made.exported[-1]
+    assert step == 6 and same(parameters, made.updater.parameters)
+
+
+def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
+    made = Made(tmp_path)
+    name = "layers.0.mlp.up_proj.weight"
+    made.updater.parameters[name] = made.updater.parameters[name] * np.nan
+    with pytest.raises(UserError, match="loss is nan at step 1"):
+        made.trainer.run()
+
+
+def test_a_checkpoint_of_another_drafter(tmp_path):
+    Made(tmp_path).trainer.run()
+    made = Made(tmp_path)
+    del made.updater.parameters["fc.weight"]
+    with pytest.raises(UserError, match="other weights"):
+        made.trainer.run()
+
+
+def test_lines_for_the_user(tmp_path):
+    made = Made(tmp_path)
+    made.trainer.run()
+    assert made.said[0].startswith("step 0: held-out loss") and "simulated τ" in made.said[0]
+    assert any(line.startswith("step 6/6: loss") for line in made.said)
