@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from numbers import Real
 
 import mlx.core as mx
+from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .cache.adopt import StockCache, describe
+from .cache.ring import LARGEST_BLOCK
 from .decode.choose import LogitsProcessor
 from .decode.penalties import Penalties
 from .decode.sampling import Sampling
 from .errors import UserError
 from .pair import Pair
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Request:
         cache: the prompt cache to continue and to leave behind, or None for a fresh one.
         cached_tokens: how many tokens it holds.
         max_tokens: how many tokens to emit at most.
-        block_size: rows a round verifies; 1 decodes plainly.
+        block_size: rows a round verifies; 1 decodes plainly, ``"auto"`` chooses for each round.
         draft: whether features are projected for a drafter.
         sampling, penalties, processors: how tokens are chosen.
         stop: strings that end the text.
@@ -38,7 +42,7 @@ class Request:
     cache: list[StockCache] | None
     cached_tokens: int
     max_tokens: int
-    block_size: int
+    block_size: int | str
     draft: bool
     sampling: Sampling
     penalties: Penalties
@@ -56,7 +60,7 @@ def make_request(
     *,
     max_tokens: int = 256,
     draft: bool = True,
-    block_size: int | None = None,
+    block_size: int | str | None = None,
     temp: float = 0.0,
     top_p: float = 0.0,
     top_k: int = 0,
@@ -240,22 +244,30 @@ def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | No
     return room
 
 
-def _block_size(model: Pair, draft: bool, block_size: int | None) -> int:
-    if not draft:
-        if block_size is not None:
-            raise UserError("A block size was given, but drafting is switched off.")
+def largest_block(model: Pair) -> int:
+    """The most rows a round of the pair may have."""
+    windowed = any(isinstance(c, RotatingKVCache) for c in model.target.make_cache())
+    trained = model.drafter.block_size
+    return min(trained, LARGEST_BLOCK) if windowed else trained
+
+
+def _block_size(model: Pair, draft: bool, block_size: int | str | None) -> int | str:
+    if not draft or model.drafter is None:
+        if block_size not in (None, AUTO):
+            why = "no drafter is loaded" if draft else "drafting is switched off"
+            raise UserError(f"A block size was given, but {why}.")
         return 1
-    if model.drafter is None:
-        if block_size is not None:
-            raise UserError("A block size was given, but no drafter is loaded.")
-        return 1
-    largest = model.drafter.block_size
-    if block_size is None:
-        return largest
+    if block_size in (None, AUTO):
+        return AUTO
+    largest = largest_block(model)
     if not isinstance(block_size, int) or not 1 <= block_size <= largest:
+        bound = (
+            "the size this drafter was trained for"
+            if largest == model.drafter.block_size
+            else "the most that this target's sliding windows allow"
+        )
         raise UserError(
-            f"block_size must be between 1 and {largest}, the size this drafter was trained for; "
-            f"not {block_size}."
+            f"block_size must be {AUTO!r} or between 1 and {largest}, {bound}; not {block_size!r}."
         )
     return block_size
 

@@ -4,6 +4,7 @@ import mlx.core as mx
 
 from ..cache.linear import LinearCache
 from ..errors import UserError
+from ..fingerprint import fingerprint
 from ..target.target import Target
 from .config import DrafterConfig
 from .model import Drafter
@@ -20,11 +21,13 @@ class BoundDrafter:
 
     Attributes:
         block_size: the largest block the drafter was trained for, anchor included.
+        fingerprint: of the drafter, as far as its speed goes.
     """
 
     def __init__(self, drafter: Drafter, target: Target):
         config = drafter.config
         self.block_size = config.block_size
+        self.fingerprint = fingerprint(drafter)
         self._drafter = drafter
         self._target = target
         mask = (

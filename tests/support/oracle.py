@@ -31,6 +31,7 @@ class OracleDrafter:
         self._accept = accept
         self._vocab = vocab
         self.block_size = block_size
+        self.fingerprint = "oracle"
         self.rounds = 0
 
     def kernels(self, block_size: int) -> str:

@@ -1,0 +1,99 @@
+"""How many tokens a round will emit, estimated from the rounds of one text."""
+
+import math
+from collections.abc import Iterator
+
+# Rounds after which an observation counts 1/e, one estimate each. How well each foresaw the latest
+# rounds decides how much it counts: the short one notices that the text has changed.
+MEMORIES = (12, 60)
+# Observations that the pooled rate is worth when a position's own rate is drawn towards it.
+SHRINKAGE = 15.0
+# Observations that the rate before the text is worth at first, and in the end.
+PRIOR_WEIGHT = 4.0
+LEAST_PRIOR_WEIGHT = 1.0
+# Rounds after which the quality of a foresight counts 1/e.
+JUDGED = 8
+
+
+class _Estimate:
+    """Acceptance by position, with one memory length."""
+
+    def __init__(self, positions: int, prior: float, memory: float):
+        self._keep = math.exp(-1 / memory)
+        self._prior = prior
+        self._prior_weight = PRIOR_WEIGHT
+        self._accepted = [0.0] * positions
+        self._examined = [0.0] * positions
+        self.merit = 0.0
+
+    def observe(self, rows: int, accepted: int) -> None:
+        """Take in a round; what lies behind the first rejected draft was not examined."""
+        self.merit = self.merit * math.exp(-1 / JUDGED) + self._log_likelihood(rows, accepted)
+        self._prior_weight = max(self._prior_weight * self._keep, LEAST_PRIOR_WEIGHT)
+        self._accepted = [x * self._keep for x in self._accepted]
+        self._examined = [x * self._keep for x in self._examined]
+        for j in range(min(accepted + 1, rows - 1)):
+            self._examined[j] += 1
+            self._accepted[j] += j < accepted
+
+    def rates(self) -> list[float]:
+        """How likely the draft at each position is accepted if all before it are."""
+        weight = self._prior_weight
+        pooled = (sum(self._accepted) + weight * self._prior) / (sum(self._examined) + weight)
+        return [
+            (accepted + SHRINKAGE * pooled) / (examined + SHRINKAGE)
+            for accepted, examined in zip(self._accepted, self._examined, strict=True)
+        ]
+
+    def emitted(self) -> Iterator[float]:
+        """Expected tokens of a round of 1, 2, … rows."""
+        reached, tokens = 1.0, 1.0
+        yield tokens
+        for rate in self.rates():
+            reached *= rate
+            tokens += reached
+            yield tokens
+
+    def _log_likelihood(self, rows: int, accepted: int) -> float:
+        rates = self.rates()
+        likelihood = sum(math.log(rate) for rate in rates[:accepted])
+        if accepted < rows - 1:
+            likelihood += math.log1p(-rates[accepted])
+        return likelihood
+
+
+class Acceptance:
+    """Expected tokens of a round of any size, from censored observations of some sizes.
+
+    A round of ``b`` rows that accepts all ``b - 1`` drafts says nothing of the position after them,
+    so what is estimated is the rate at which the draft at a position is accepted *if it is
+    reached*; the tokens of a round are the sum of the products of these rates. Each position's rate
+    is drawn towards the one pooled over all. On the traces of ``tests/decode/test_policy.py`` that
+    came to 0.991 of the best fixed size's speed on synthetic texts and 0.986 on recorded ones, one
+    pooled rate alone to 0.990 and 0.984, and hardly pooled rates (5 observations) to 0.991 and
+    0.984.
+
+    Args:
+        positions: drafts of the largest block.
+        prior: how likely a draft is accepted before anything is known, between 0 and 1.
+    """
+
+    def __init__(self, positions: int, prior: float):
+        # At 0 or 1 the first surprise would be infinitely unlikely.
+        prior = min(max(prior, 0.01), 0.99)
+        self._estimates = [_Estimate(positions, prior, memory) for memory in MEMORIES]
+
+    def observe(self, rows: int, accepted: int) -> None:
+        """Take in a round of ``rows`` rows, two or more, of which ``accepted`` drafts were kept."""
+        for estimate in self._estimates:
+            estimate.observe(rows, accepted)
+
+    def emitted(self) -> list[float]:
+        """Expected tokens of a round of 1, 2, … rows."""
+        best = max(estimate.merit for estimate in self._estimates)
+        weights = [math.exp(estimate.merit - best) for estimate in self._estimates]
+        columns = zip(*(estimate.emitted() for estimate in self._estimates), strict=True)
+        return [
+            sum(w * tokens for w, tokens in zip(weights, column, strict=True)) / sum(weights)
+            for column in columns
+        ]
