@@ -14,9 +14,11 @@ from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError
 from ..generate import stream_generate
-from ..loading import load
-from ..request import at_least_one, check_max_tokens, stop_strings
+from ..request import AUTO, at_least_one, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
+from ..tuning import tune
+from .options import add_model_options, load_pair
+from .tune import TuningProgress
 
 _PENALTIES = ("repetition", "presence", "frequency")
 
@@ -32,15 +34,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         ),
     )
     parser.set_defaults(run=run)
-    _add_model_options(parser.add_argument_group("models"))
+    add_model_options(parser)
     _add_prompt_options(parser.add_argument_group("prompt"))
     _add_sampling_options(parser.add_argument_group("sampling"))
 
     rounds = parser.add_argument_group("speculation and output")
     rounds.add_argument(
         "--block-size",
-        type=int,
-        help="rows a round verifies, anchor included (default: the drafter's own)",
+        type=_block_size,
+        default=AUTO,
+        metavar="{auto,N}",
+        help="rows a round verifies, anchor included; auto, the default, chooses for each round "
+        "what is fastest for this text on this machine, plain decoding included (the first use of "
+        "a pair measures that for some seconds)",
     )
     rounds.add_argument("--no-draft", action="store_true", help="decode plainly")
     rounds.add_argument(
@@ -54,22 +60,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--stop", action="append", default=[], help="a string that ends the text; repeatable"
     )
     rounds.add_argument("--quiet", action="store_true", help="print the text alone")
-
-
-def _add_model_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", help="the target: a folder or a Hugging Face id")
-    group.add_argument(
-        "--draft-model",
-        help="the drafter: a folder or a Hugging Face id, in MLX or PyTorch format",
-    )
-    group.add_argument("--revision", help="branch, tag or commit of the target")
-    group.add_argument("--draft-revision", help="branch, tag or commit of the drafter")
-    group.add_argument("--adapter-path", help="folder with LoRA adapters for the target")
-    group.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="allow the target and its tokenizer to bring their own code",
-    )
 
 
 def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
@@ -153,21 +143,15 @@ def run(args: argparse.Namespace) -> int:
     template_options = _json_object("--chat-template-config", args.chat_template_config)
     options = _generation_options(args)
     _check_before_loading(args)
-    model, tokenizer = load(
-        args.model,
-        args.draft_model,
-        adapter_path=args.adapter_path,
-        revision=args.revision,
-        draft_revision=args.draft_revision,
-        trust_remote_code=args.trust_remote_code,
-        tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
-    )
+    model, tokenizer = load_pair(args)
     for token in args.extra_eos_token:
         known = token.isdecimal() or token in tokenizer.get_vocab()
         if not known:
             raise UserError(f"--extra-eos-token: the target has no token {token!r}.")
         tokenizer.add_eos_token(token)
     tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
+    if args.block_size == AUTO and not args.no_draft and model.drafter is not None:
+        tune(model, TuningProgress())
     responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
     return _print(responses, args.quiet)
 
@@ -218,6 +202,13 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
     options["draft"] = not args.no_draft
     options["prompt_progress_callback"] = _Progress(args.prefill_step_size)
     return options
+
+
+def _block_size(text: str) -> int | str:
+    try:
+        return text if text == AUTO else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be auto or a whole number, not {text!r}") from error
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

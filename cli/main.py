@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from ..errors import UserError
-from . import convert, generate
+from . import convert, generate, tune
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -18,7 +18,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=version("dflash-mlx"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (generate, convert):
+    for module in (generate, convert, tune):
         module.add_parser(commands)
     return parser
 

@@ -30,6 +30,7 @@ class Request:
         cached_tokens: how many tokens it holds.
         max_tokens: how many tokens to emit at most.
         block_size: rows a round verifies; 1 decodes plainly, ``"auto"`` chooses for each round.
+        largest_block: the most rows a round may have.
         draft: whether features are projected for a drafter.
         sampling, penalties, processors: how tokens are chosen.
         stop: strings that end the text.
@@ -43,6 +44,7 @@ class Request:
     cached_tokens: int
     max_tokens: int
     block_size: int | str
+    largest_block: int
     draft: bool
     sampling: Sampling
     penalties: Penalties
@@ -121,6 +123,7 @@ def make_request(
         cached_tokens=cached,
         max_tokens=_budget(model, cached + len(tokens), max_tokens, max_kv_size),
         block_size=_block_size(model, draft, block_size),
+        largest_block=largest_block(model),
         draft=draft and model.drafter is not None,
         sampling=Sampling(temp, top_p, top_k, min_p, seed, acceptance, sampler),
         penalties=Penalties(
@@ -246,6 +249,8 @@ def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | No
 
 def largest_block(model: Pair) -> int:
     """The most rows a round of the pair may have."""
+    if model.drafter is None:
+        return 1
     windowed = any(isinstance(c, RotatingKVCache) for c in model.target.make_cache())
     trained = model.drafter.block_size
     return min(trained, LARGEST_BLOCK) if windowed else trained

@@ -44,22 +44,23 @@ class AutoSizing(Sizing):
     Args:
         model: the pair.
         table: its costs.
+        largest: the most rows a round may have.
         choice: how the text's tokens are chosen, as the table names it.
         remember: whether the table is the pair's own, to be stored.
     """
 
-    def __init__(self, model: Pair, table: CostTable, choice: str, remember: bool):
+    def __init__(self, model: Pair, table: CostTable, largest: int, choice: str, remember: bool):
         acceptance = FIRST_ACCEPTANCE if table.acceptance is None else table.acceptance
-        controller = BlockController(table.sizes, self._seconds, acceptance)
-        super().__init__(controller, table.sizes[-1])
+        sizes = [size for size in table.sizes if size <= largest]
+        super().__init__(BlockController(sizes, self._column, acceptance), sizes[-1])
         self._model = model
         self._table = table
         self._choice = choice
         self._before = copy.deepcopy(table) if remember else None
         self._examined = self._accepted = 0
 
-    def _seconds(self, rows: int, context: int) -> float:
-        return self._table.seconds(rows, context, self._choice)
+    def _column(self, context: int) -> dict[int, float]:
+        return self._table.column(context, self._choice)
 
     def observe(self, rows: int, accepted: int, context: int, seconds: float | None) -> None:
         super().observe(rows, accepted, context, seconds)
@@ -69,7 +70,7 @@ class AutoSizing(Sizing):
             self._table.learn(rows, context, seconds, self._choice)
 
     def plain_seconds(self, tokens: int, context: int) -> float:
-        return tokens * self._seconds(1, context)
+        return tokens * self._column(context)[1]
 
     def finish(self) -> None:
         self._table.learn_acceptance(self._examined, self._accepted)
@@ -89,12 +90,14 @@ def sizing_for(model: Pair, request: Request) -> Sizing:
     if request.processors or request.sampling.sampler is not None:
         # A user's function must not be called out of turn to be timed, and what its rounds take
         # says nothing of others'.
-        return AutoSizing(model, copy.deepcopy(table), GREEDY, remember=False)
+        return AutoSizing(
+            model, copy.deepcopy(table), request.largest_block, GREEDY, remember=False
+        )
     choice = _choice(request)
-    sizing = AutoSizing(model, table, choice, remember=True)
+    sizing = AutoSizing(model, table, request.largest_block, choice, remember=True)
     if choice not in table.choices:
         chooser = Chooser(request.sampling, request.penalties, keep_logprobs=request.logprobs)
-        table.choices[choice] = time_choice(model.target, chooser, table.sizes)
+        table.choices[choice] = time_choice(model.target, model.drafter, chooser, table.sizes)
     return sizing
 
 

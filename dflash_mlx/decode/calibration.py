@@ -1,5 +1,6 @@
 """Measure what a pair's rounds cost here, in a few seconds, without any text."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -19,6 +20,8 @@ from .sampling import Sampling
 from .state import State
 
 CONTEXTS = (512, 4096)
+# Beyond so many seconds no measurement is repeated: on a busy machine none would be steady.
+PATIENCE = 5.0
 # Rounds whose time is taken at each size, between two that are not; three times as many where the
 # slowest took so much longer than the fastest.
 ROUNDS = 3
@@ -80,29 +83,19 @@ def calibrate(
         # Plain decoding is what every size is compared with.
         rounds[-1][1] = (rounds[-1][1] + rig.round(1)) / 2
     table = CostTable(contexts, _columns(*rounds), _columns(*drafts))
-    table.choices[GREEDY] = time_choice(target, Chooser(Sampling()), sizes)
+    table.choices[GREEDY] = time_choice(target, drafter, Chooser(Sampling()), sizes)
     return table
 
 
-def time_choice(target: Target, chooser: Chooser, sizes: Iterable[int]) -> dict[int, float]:
-    """Seconds that choosing drafts and tokens takes, by rows, apart from both forwards."""
-    state = State(mx.zeros((1,), mx.int32), mx.array([64], mx.int32), [])
-    if chooser.penalties.look_back:
-        state.history = History([[0] * 64], mx.zeros((1,), mx.int32))
-    taken = {}
-    for size in sizes:
-        shape = (1, size, target.vocab_size)
-        logits = mx.random.normal(shape, key=mx.random.key(size)).astype(target.dtype)
-        mx.eval(logits)
+def time_choice(
+    target: Target, drafter: Drafting, chooser: Chooser, sizes: Iterable[int]
+) -> dict[int, float]:
+    """Seconds of a draft and of choosing its and the target's tokens, by rows.
 
-        def choose(logits: mx.array = logits, size: int = size) -> list[mx.array]:
-            draft = chooser.draft(logits[:, 1:], state) if size > 1 else None
-            verdict = chooser.judge(draft, logits, state)
-            extra = [] if verdict.logprobs is None else [verdict.logprobs]
-            return [verdict.tokens, verdict.accepted, *extra]
-
-        taken[size] = _seconds(choose)
-    return taken
+    Two ways of choosing differ in a round by what they differ in here.
+    """
+    rig = _Rig(target, drafter, CONTEXTS[0])
+    return {size: rig.choice(chooser, size) for size in sizes}
 
 
 class _Rig:
@@ -112,6 +105,8 @@ class _Rig:
         caches = target.make_cache()
         rows = drafter.make_context(mx.array([0], mx.int32))
         prefill(target, drafter, [0, 0], caches, rows, 0, 2, lambda *_: None)
+        self._made = time.perf_counter()
+        self._target = target
         self._drafter = drafter
         self._state = State(
             anchor=mx.array([0], mx.int32),
@@ -134,7 +129,8 @@ class _Rig:
     def round(self, size: int) -> float:
         """Seconds of a round: of more rounds if some took much longer than others."""
         taken = self._rounds(size)
-        if max(taken) > UNSTEADY * min(taken):
+        patient = time.perf_counter() - self._made < PATIENCE
+        if patient and max(taken) > UNSTEADY * min(taken):
             taken += self._rounds(size) + self._rounds(size)
         return median(taken)
 
@@ -151,9 +147,32 @@ class _Rig:
         return [b - a for a, b in pairwise(read)]
 
     def draft(self, size: int) -> float:
-        """Seconds of a draft alone."""
+        """Seconds of a draft alone, its choice included."""
+        state, greedy = self._state, Chooser(Sampling())
+        return _seconds(lambda: [self._draft(greedy, size, state).tokens])
+
+    def choice(self, chooser: Chooser, size: int) -> float:
+        """Seconds of a draft and of the choice of all tokens."""
+        shape = (1, size, self._target.vocab_size)
+        logits = mx.random.normal(shape, key=mx.random.key(size)).astype(self._target.dtype)
         state = self._state
-        return _seconds(lambda: [self._drafter.draft(state.anchor, size, state.context)])
+        if chooser.penalties.look_back:
+            length = self._queue.lengths[0] + size
+            history = History([[0] * length], mx.zeros((1,), mx.int32))
+            state = dataclasses.replace(state, history=history)
+
+        def choose() -> list[mx.array]:
+            draft = self._draft(chooser, size, state) if size > 1 else None
+            verdict = chooser.judge(draft, logits, state)
+            extra = [] if verdict.logprobs is None else [verdict.logprobs]
+            return [verdict.tokens, verdict.accepted, *extra]
+
+        mx.eval(logits)
+        return _seconds(choose)
+
+    def _draft(self, chooser: Chooser, size: int, state: State) -> Draft:
+        proposal = self._drafter.draft(state.anchor, size, state.context)
+        return chooser.draft(proposal, state)
 
 
 class _RandomTokens(Chooser):

@@ -50,14 +50,22 @@ class CostTable:
         Args:
             rows: rows verified, anchor included.
             context: committed tokens.
-            choice: how tokens are chosen; greedily if that way was never measured.
+            choice: how tokens are chosen; taken for greedy if that way was never measured.
         """
-        near = _neighbours(self.rounds, rows)
-        seconds = sum(self._at(self.rounds[size], context) * weight for size, weight in near)
-        if choice in self.choices:
-            ours, greedy = self.choices[choice], self.choices[GREEDY]
-            seconds += sum((ours[size] - greedy[size]) * weight for size, weight in near)
-        return max(seconds, 1e-9)
+        column = self.column(context, choice)
+        return sum(column[size] * weight for size, weight in _neighbours(column, rows))
+
+    def column(self, context: int, choice: str = GREEDY) -> dict[int, float]:
+        """Seconds of a round of each measured size, after ``context`` committed tokens."""
+        weights = self._weights(context)
+        ours, greedy = self.choices.get(choice), self.choices.get(GREEDY)
+        column = {}
+        for size, row in self.rounds.items():
+            seconds = sum(row[i] * weight for i, weight in weights.items())
+            if ours is not None and choice != GREEDY:
+                seconds += ours[size] - greedy[size]
+            column[size] = max(seconds, 1e-9)
+        return column
 
     def learn(self, rows: int, context: int, seconds: float, choice: str = GREEDY) -> None:
         """Move the table towards what a round took."""

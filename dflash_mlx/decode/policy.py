@@ -4,17 +4,19 @@ Nothing here knows MLX or a clock: costs are a function, rounds are two integers
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from .acceptance import Acceptance
 
 # Of every plain step, the share that may be lost by probing while plain decoding is best, and the
 # further share that may be lost by drafts that seem to pay.
-PROBE_ALLOWANCE = 0.015
-DRAFT_ALLOWANCE = 0.01
-# Plain steps that may be lost before any were earned.
+PROBE_ALLOWANCE = 0.018
+DRAFT_ALLOWANCE = 0.008
+# Plain steps that may be lost before any were earned: where drafting is expected to pay, and where
+# it is not.
 CREDIT = 2.0
+DOUBTFUL_CREDIT = 0.5
 # Gains that are remembered, in plain steps: a long good stretch does not pay for a long bad one.
 LARGEST_BALANCE = 32.0
 # A draft may lose one part in so many of what may be lost: one unlucky block does not end drafting.
@@ -58,7 +60,7 @@ class BlockController:
     than plain decoding is not the estimate but an account, in plain steps: a round of ``b`` rows
     costs ``seconds(b) / seconds(1)`` and earns the tokens it emits, and a round is drafted only if
     the account can bear that all its drafts are wrong. On any text whatsoever, and if the costs are
-    right, ``n`` tokens are late by at most ``0.025 n + 2`` plain steps, by ``0.015 n + 2`` if no
+    right, ``n`` tokens are late by at most ``0.026 n + 2`` plain steps; by ``0.018 n + 0.5`` if no
     draft ever seems to pay.
 
     While plain decoding is best, the same account pays for probes: the smaller their price, the
@@ -67,20 +69,20 @@ class BlockController:
 
     Args:
         sizes: rows to choose from, 1 among them.
-        seconds: of a round, by its rows and the context length.
+        costs: from the context length to the seconds of a round, by rows.
         acceptance: how likely a draft is accepted to begin with.
     """
 
     def __init__(
         self,
         sizes: Sequence[int],
-        seconds: Callable[[int, int], float],
+        costs: Callable[[int], Mapping[int, float]],
         acceptance: float = FIRST_ACCEPTANCE,
     ):
         self._sizes = tuple(sorted(sizes))
-        self._seconds = seconds
+        self._costs = costs
         self._acceptance = Acceptance(self._sizes[-1] - 1, acceptance)
-        self._balance = CREDIT
+        self._balance: float | None = None
         self._tokens = 0
         self._last = 1
         # Price of each round that was chosen and not observed.
@@ -88,8 +90,11 @@ class BlockController:
 
     def choose(self, context: int) -> int:
         """Rows of the next round, after ``context`` committed tokens."""
-        seconds = {size: self._seconds(size, context) for size in self._sizes}
+        seconds = self._costs(context)
         prices = {size: seconds[size] / seconds[1] - 1 for size in self._sizes}
+        if self._balance is None:
+            expected = self._best(seconds, self._sizes)
+            self._balance = CREDIT if expected > 1 else DOUBTFUL_CREDIT
         free = self._balance - sum(self._flight)
         purse = (free + DRAFT_ALLOWANCE * self._tokens) / STAKES
         size = self._best(seconds, [s for s in self._sizes if s == 1 or prices[s] <= purse])
@@ -107,10 +112,9 @@ class BlockController:
         self._tokens += accepted + 1
         earned = accepted + PROBE_ALLOWANCE * (accepted + 1)
         self._balance = min(self._balance + earned - price, LARGEST_BALANCE)
-        if rows > 1:
-            self._acceptance.observe(rows, accepted)
+        self._acceptance.observe(rows, accepted)
 
-    def _best(self, seconds: dict[int, float], sizes: Sequence[int]) -> int:
+    def _best(self, seconds: Mapping[int, float], sizes: Sequence[int]) -> int:
         emitted = self._acceptance.emitted()
         rates = {size: emitted[size - 1] / seconds[size] for size in sizes}
         best = max(rates, key=rates.__getitem__)
