@@ -62,8 +62,7 @@ def calibrate(
         context_length: positions the target was made for, if known.
         progress: called with measurements done and in all.
     """
-    longest = min(CONTEXTS[1], (context_length or CONTEXTS[1] + 512) - 512)
-    contexts = [min(CONTEXTS[0], max(longest // 8, 16)), max(longest, 32)]
+    contexts = _contexts(context_length)
     sizes = sizes_to_measure(largest)
     long_sizes = [size for size in sizes if size in LONG_SIZES or size == largest]
     total, done = len(sizes) + len(long_sizes), 0
@@ -85,6 +84,14 @@ def calibrate(
     table = CostTable(contexts, _columns(*rounds), _columns(*drafts))
     table.choices[GREEDY] = time_choice(target, drafter, Chooser(Sampling()), sizes)
     return table
+
+
+def _contexts(context_length: int | None) -> list[int]:
+    """Two lengths to measure at, the longer one with room for the rounds below the target's own."""
+    short, long = CONTEXTS
+    if context_length is not None:
+        long = max(min(long, context_length * 7 // 8), 32)
+    return [min(short, long // 2), long]
 
 
 def time_choice(

@@ -11,6 +11,9 @@ from typing import Any, Self
 # a hiccup of the machine moves the table by 2.5%.
 RATE = 0.1
 LARGEST_DEVIATION = 0.25
+# A cell beyond the measured contexts starts as a guess: its first round moves it more, the n-th one
+# by 1/n, down to the rate of the others.
+FIRST_RATE = 0.5
 # How much of a correction the other sizes share: machines slow down as a whole more often than at
 # one size.
 SHARED = 0.5
@@ -38,6 +41,7 @@ class CostTable:
     drafts: dict[int, list[float]] = field(default_factory=dict)
     choices: dict[str, dict[int, float]] = field(default_factory=dict)
     acceptance: float | None = None
+    _guessed: dict[tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sizes(self) -> list[int]:
@@ -73,8 +77,9 @@ class CostTable:
             return
         self._extend(context)
         deviation = seconds / self.seconds(rows, context, choice) - 1
-        step = RATE * max(-LARGEST_DEVIATION, min(deviation, LARGEST_DEVIATION))
         weights = self._weights(context)
+        rate = self._rate(rows, max(weights, key=weights.__getitem__))
+        step = rate * max(-LARGEST_DEVIATION, min(deviation, LARGEST_DEVIATION))
         norm = sum(w * w for w in weights.values())
         for size, row in self.rounds.items():
             share = 1.0 if size == rows else SHARED
@@ -87,6 +92,13 @@ class CostTable:
             rate = accepted / examined
             before = rate if self.acceptance is None else self.acceptance
             self.acceptance = before + (rate - before) * examined / (examined + 100)
+
+    def _rate(self, rows: int, column: int) -> float:
+        """The share of a deviation that a cell takes over, which falls if the cell was a guess."""
+        rate = self._guessed.get((rows, column), RATE)
+        if rate > RATE:
+            self._guessed[rows, column] = 1 / (1 / rate + 1)
+        return max(rate, RATE)
 
     def _at(self, row: list[float], context: int) -> float:
         return sum(row[i] * weight for i, weight in self._weights(context).items())
@@ -102,10 +114,11 @@ class CostTable:
         """Have a cell near ``context``, so that what is learned there stays there."""
         while context > 1.5 * self.contexts[-1]:
             further = 2 * self.contexts[-1]
-            for rows in (self.rounds, self.drafts):
-                for row in rows.values():
-                    row.append(self._at(row, further))
+            for row in (*self.rounds.values(), *self.drafts.values()):
+                row.append(self._at(row, further))
             self.contexts.append(further)
+            for rows in self.rounds:
+                self._guessed[rows, len(self.contexts) - 1] = FIRST_RATE
 
     def to_dict(self) -> dict[str, Any]:
         """The table as JSON holds it; :meth:`from_dict` reads it back."""

@@ -25,7 +25,11 @@ STAKES = 2
 # every so many plain steps.
 PROBE_ACCEPTANCE = 0.8
 PROBE_EVERY = 24
-# Smaller advantages over the size in use do not change it: costs are learned where sizes stay.
+# Plain rounds after a draft that did not pay, at least: where one costs nearly nothing, the
+# allowance would be spent on a probe every round.
+PROBE_PAUSE = 6
+# Smaller advantages over the size in use do not change it, unless it is plain decoding that has
+# them: costs are learned where sizes stay.
 HYSTERESIS = 1.02
 FIRST_ACCEPTANCE = 0.7
 
@@ -85,6 +89,7 @@ class BlockController:
         self._balance: float | None = None
         self._tokens = 0
         self._last = 1
+        self._pause = 0
         # Price of each round that was chosen and not observed.
         self._flight: deque[float] = deque()
 
@@ -98,7 +103,7 @@ class BlockController:
         free = self._balance - sum(self._flight)
         purse = (free + DRAFT_ALLOWANCE * self._tokens) / STAKES
         size = self._best(seconds, [s for s in self._sizes if s == 1 or prices[s] <= purse])
-        if size == 1 and not any(self._flight):
+        if size == 1 and not self._pause and not any(self._flight):
             probe = self._probe(prices)
             if probe is not None and prices[probe] <= free:
                 size = probe
@@ -113,12 +118,16 @@ class BlockController:
         earned = accepted + PROBE_ALLOWANCE * (accepted + 1)
         self._balance = min(self._balance + earned - price, LARGEST_BALANCE)
         self._acceptance.observe(rows, accepted)
+        if rows == 1:
+            self._pause = max(self._pause - 1, 0)
+        else:
+            self._pause = 0 if accepted > price else PROBE_PAUSE
 
     def _best(self, seconds: Mapping[int, float], sizes: Sequence[int]) -> int:
         emitted = self._acceptance.emitted()
         rates = {size: emitted[size - 1] / seconds[size] for size in sizes}
         best = max(rates, key=rates.__getitem__)
-        if self._last in rates and rates[best] < HYSTERESIS * rates[self._last]:
+        if best > 1 and self._last in rates and rates[best] < HYSTERESIS * rates[self._last]:
             return self._last
         return best
 

@@ -3,9 +3,11 @@
 import functools
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 from support.batch import start
+from support.chance import LIMIT, MarkovTarget, RandomDrafter, count, exact, misfit, trials
 from support.jumping import emitted, jumps
 from support.oracle import OracleDrafter
 from support.pairs import oracle_pair, random_pair
@@ -15,8 +17,9 @@ from support.tokenizer import byte_tokenizer
 
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.queue import RoundQueue
-from dflash_mlx.decode.round import LARGEST_PENDING
+from dflash_mlx.decode.round import LARGEST_PENDING, run_round
 from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.decode.state import State
 from dflash_mlx.target.target import Target
 
 N = 200
@@ -164,3 +167,25 @@ def test_penalties_follow_the_text_whatever_the_sizes():
         int(t) for t, _ in generate_step(mx.array(prompt), model_of("llama"), max_tokens=100)
     ]
     assert tokens == plain != unpenalized
+
+
+def test_rejection_is_exact_though_sizes_follow_what_was_accepted():
+    """The size of a second round hangs on the first one's acceptance; its tokens must not."""
+    vocab, rows, sizes = 8, 20_000, (1, 4, 2, 3)
+    target = MarkovTarget(mx.random.normal((vocab, vocab), key=mx.random.key(1)) * 1.5)
+    drafter = RandomDrafter(target.logits[:, None] + RandomDrafter.of(vocab, 4, 0.7).logits)
+    sampling = Sampling(temp=1.0, acceptance="rejection", seed=5)
+    state, chooser = trials(rows), Chooser(sampling, batch=rows)
+    accepted = np.array(run_round(target, drafter, chooser, state, 4).accepted)
+    seeds, counts = chooser._seeds, np.zeros((vocab, vocab), np.int64)
+    for before, size in enumerate(sizes):
+        group = mx.array(np.flatnonzero(accepted == before))
+        assert group.size > 300
+        chooser._seeds = seeds[group]
+        anchor = state.anchor[group]
+        verdict = run_round(target, drafter, chooser, State(anchor, state.offset[group], []), size)
+        tokens, kept = np.array(verdict.tokens), np.array(verdict.accepted)
+        given = np.concatenate([np.array(anchor)[:, None], tokens[:, :-1]], axis=1)
+        emitted = np.arange(size) <= kept[:, None]
+        counts += count(given[emitted], tokens[emitted], vocab)
+    assert misfit(counts, exact(np.array(target.logits), sampling)) < LIMIT
