@@ -8,7 +8,7 @@ from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .pair import Pair
-from .request import AUTO, Request, make_request
+from .request import Request, make_request
 from .response import Clock, GenerationResponse, report
 from .session import EmittedToken, emit_tokens
 from .sizing import sizing_for
@@ -107,7 +107,7 @@ def _stream(
     detokenizer, stops = tokenizer.detokenizer, StopStrings(request.stop)
     sizing = sizing_for(model, request)
     kernels = model.drafter.kernels(sizing.largest) if sizing.largest > 1 else ""
-    statistics = Statistics(kernels=kernels, auto=request.block_size == AUTO)
+    statistics = Statistics(kernels=kernels, auto=sizing.auto)
     clock = Clock(len(request.prompt))
 
     def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:

@@ -77,9 +77,9 @@ def emit_tokens(
                 if clock.tokens >= request.max_tokens:
                     break
     finally:
-        sizing.finish()
         if request.cache is not None:
             _hand_back(queue, end + clock.tokens, request.cache, model.drafter)
+        sizing.finish()
 
 
 def _start(model: Pair, request: Request) -> RoundQueue:

@@ -16,7 +16,10 @@ class Sizing:
 
     Attributes:
         largest: rows of the largest round.
+        auto: whether sizes follow costs and acceptance.
     """
+
+    auto = False
 
     def __init__(self, policy: BlockSize, largest: int):
         self._policy = policy
@@ -49,6 +52,8 @@ class AutoSizing(Sizing):
         remember: whether the table is the pair's own, to be stored.
     """
 
+    auto = True
+
     def __init__(self, model: Pair, table: CostTable, largest: int, choice: str, remember: bool):
         acceptance = FIRST_ACCEPTANCE if table.acceptance is None else table.acceptance
         sizes = [size for size in table.sizes if size <= largest]
@@ -56,7 +61,7 @@ class AutoSizing(Sizing):
         self._model = model
         self._table = table
         self._choice = choice
-        self._before = copy.deepcopy(table) if remember else None
+        self._remember = remember
         self._examined = self._accepted = 0
 
     def _column(self, context: int) -> dict[int, float]:
@@ -74,8 +79,8 @@ class AutoSizing(Sizing):
 
     def finish(self) -> None:
         self._table.learn_acceptance(self._examined, self._accepted)
-        if self._before is not None:
-            store_if_moved(self._model, self._table, self._before)
+        if self._remember:
+            store_if_moved(self._model, self._table)
 
 
 def sizing_for(model: Pair, request: Request) -> Sizing:

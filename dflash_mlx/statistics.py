@@ -106,7 +106,7 @@ class Statistics:
 
     def _why_plain(self) -> str:
         if self.rounds[1] == self.total:
-            return "Drafting was switched off: no block size would pay here."
+            return "Drafting was switched off for the whole text: no block size promised to pay."
         return (
             f"Drafting was switched off for most of this text ({self.rounds[1]} of {self.tokens} "
             "tokens), because it did not pay."

@@ -67,14 +67,14 @@ def tune(
 
 def table_path(model: Pair) -> Path:
     """The file that keeps the pair's cost table."""
-    digest = hashlib.sha256(json.dumps(_key(model), sort_keys=True).encode()).hexdigest()
-    return cache_dir() / "costs" / f"{digest[:16]}.json"
+    return _path(_key(model))
 
 
 def store(model: Pair, table: CostTable) -> None:
     """Write the pair's file, in one step; where that is not possible, warn and go on."""
-    path = table_path(model)
-    content = {"format": FORMAT, "key": _key(model), "table": table.to_dict()}
+    key = _key(model)
+    path = _path(key)
+    content = {"format": FORMAT, "key": key, "table": table.to_dict()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as scratch:
@@ -89,32 +89,28 @@ def store(model: Pair, table: CostTable) -> None:
         )
 
 
-def store_if_moved(model: Pair, table: CostTable, before: CostTable) -> None:
-    """Store what a text has taught, if that is news."""
-    cells = [x for row in table.rounds.values() for x in row]
-    # Columns may have been added, which is news of itself.
-    known = [x for row in before.rounds.values() for x in row]
-    moved = len(cells) != len(known) or any(
-        abs(a / b - 1) > MOVED for a, b in zip(cells, known, strict=True)
-    )
-    acceptance = (table.acceptance, before.acceptance)
-    if None in acceptance:
-        moved = moved or acceptance[0] != acceptance[1]
-    else:
-        moved = moved or abs(acceptance[0] - acceptance[1]) > MOVED
-    if moved or table.choices.keys() != before.choices.keys():
+def store_if_moved(model: Pair, table: CostTable) -> None:
+    """Store what texts have taught, if that is news beside what is stored."""
+    stored = _load(model)
+    if stored is None or table.differs(stored, MOVED):
         store(model, table)
 
 
 def _load(model: Pair) -> CostTable | None:
     """The stored table; None if there is none, or what is there cannot be trusted."""
     try:
-        content = read_json_object(table_path(model))
-        if content.get("format") != FORMAT or content.get("key") != _key(model):
+        key = _key(model)
+        content = read_json_object(_path(key))
+        if content.get("format") != FORMAT or content.get("key") != key:
             return None
         return CostTable.from_dict(content.get("table"))
     except (UserError, ValueError):
         return None
+
+
+def _path(key: dict[str, Any]) -> Path:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_dir() / "costs" / f"{digest[:16]}.json"
 
 
 def _key(model: Pair) -> dict[str, Any]:

@@ -120,6 +120,22 @@ class CostTable:
             for rows in self.rounds:
                 self._guessed[rows, len(self.contexts) - 1] = FIRST_RATE
 
+    def differs(self, other: "CostTable", share: float) -> bool:
+        """Whether a round's time differs by more than a share, acceptance by as much, or the shape.
+
+        Args:
+            other: of the same pair.
+            share: of the other's times.
+        """
+        if (self.contexts, self.choices.keys()) != (other.contexts, other.choices.keys()):
+            return True
+        if (self.acceptance is None) != (other.acceptance is None):
+            return True
+        if abs((self.acceptance or 0) - (other.acceptance or 0)) > share:
+            return True
+        cells = zip(self.rounds.values(), other.rounds.values(), strict=True)
+        return any(abs(a / b - 1) > share for row in cells for a, b in zip(*row, strict=True))
+
     def to_dict(self) -> dict[str, Any]:
         """The table as JSON holds it; :meth:`from_dict` reads it back."""
         return {

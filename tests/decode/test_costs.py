@@ -120,6 +120,18 @@ def test_json_and_back():
     assert CostTable.from_dict(json.loads(json.dumps(costs.to_dict()))) == costs
 
 
+def test_news_are_told_from_noise():
+    costs = table(acceptance=0.5)
+    assert not costs.differs(table(acceptance=0.52), 0.05)
+    assert costs.differs(table(acceptance=0.6), 0.05)
+    assert costs.differs(table(), 0.05)
+    assert costs.differs(table(acceptance=0.5, choices={}), 0.05)
+    for seconds, told in ((12.3, False), (13.0, True)):
+        other = table(acceptance=0.5)
+        other.rounds[2][0] = seconds
+        assert other.differs(costs, 0.05) is told
+
+
 DAMAGES = {
     "no object": lambda d: None,
     "a list": lambda d: [],

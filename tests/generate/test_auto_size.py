@@ -70,7 +70,7 @@ def test_wrong_drafts_are_hardly_drafted():
 def test_where_nothing_can_pay_nothing_is_drafted():
     last = run([7], DEAR)
     assert dict(last.statistics.rounds) == {1: N}
-    assert "Drafting was switched off: no block size would pay here." in report(last)
+    assert "switched off for the whole text: no block size promised to pay." in report(last)
 
 
 def test_drafts_never_accepted_hint_at_the_wrong_drafter():
@@ -169,7 +169,8 @@ def test_one_token_needs_no_measuring(monkeypatch):
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, (3,), 8) as pair:
         for n in (0, 1):
-            respond(pair, TOKENIZER, prompt, n, **AUTO)
+            responses = respond(pair, TOKENIZER, prompt, n, **AUTO)
+            assert "switched off" not in report(responses[-1])
         assert pair.costs is None
 
 
