@@ -57,7 +57,8 @@ class AutoSizing(Sizing):
     def __init__(self, model: Pair, table: CostTable, largest: int, choice: str, remember: bool):
         acceptance = FIRST_ACCEPTANCE if table.acceptance is None else table.acceptance
         sizes = [size for size in table.sizes if size <= largest]
-        super().__init__(BlockController(sizes, self._column, acceptance), sizes[-1])
+        controller = BlockController(sizes, self._column, acceptance, self._confirmed)
+        super().__init__(controller, sizes[-1])
         self._model = model
         self._table = table
         self._choice = choice
@@ -66,6 +67,9 @@ class AutoSizing(Sizing):
 
     def _column(self, context: int) -> dict[int, float]:
         return self._table.column(context, self._choice)
+
+    def _confirmed(self, context: int) -> bool:
+        return self._table.confirmed(1, context)
 
     def observe(self, rows: int, accepted: int, context: int, seconds: float | None) -> None:
         super().observe(rows, accepted, context, seconds)

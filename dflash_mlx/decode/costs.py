@@ -8,14 +8,13 @@ from itertools import pairwise
 from typing import Any, Self
 
 # Share of a round's deviation that its cell takes over, and the most that one round can deviate:
-# a hiccup of the machine moves the table by 2.5%.
+# a hiccup of the machine moves a cell by 3%. The table may be of another day, and beyond the
+# measured contexts it is a guess, so the first rounds of a process move it more: 1/2, 1/3, 1/4, …
 RATE = 0.1
-LARGEST_DEVIATION = 0.25
-# A cell beyond the measured contexts starts as a guess: its first round moves it more, the n-th one
-# by 1/n, down to the rate of the others.
 FIRST_RATE = 0.5
-# How much of a correction the other sizes share: machines slow down as a whole more often than at
-# one size.
+LARGEST_DEVIATION = 0.3
+# How much of a correction the other sizes share, and the other of the two columns that a context
+# lies between: machines slow down as a whole more often than at one place.
 SHARED = 0.5
 GREEDY = "greedy"
 
@@ -41,7 +40,7 @@ class CostTable:
     drafts: dict[int, list[float]] = field(default_factory=dict)
     choices: dict[str, dict[int, float]] = field(default_factory=dict)
     acceptance: float | None = None
-    _guessed: dict[tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
+    _rates: dict[tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sizes(self) -> list[int]:
@@ -78,13 +77,19 @@ class CostTable:
         self._extend(context)
         deviation = seconds / self.seconds(rows, context, choice) - 1
         weights = self._weights(context)
-        rate = self._rate(rows, max(weights, key=weights.__getitem__))
+        rate = self._rate(rows, self._nearest(context))
         step = rate * max(-LARGEST_DEVIATION, min(deviation, LARGEST_DEVIATION))
         norm = sum(w * w for w in weights.values())
         for size, row in self.rounds.items():
             share = 1.0 if size == rows else SHARED
             for i, weight in weights.items():
-                row[i] *= 1 + step * share * weight / norm
+                # Weighted by the columns' shares, the parts add up to 1.
+                part = SHARED + (1 - SHARED) * weight / norm
+                row[i] *= 1 + step * share * part
+
+    def confirmed(self, rows: int, context: int) -> bool:
+        """Whether a round of this process has corrected the cell that counts most."""
+        return context <= 1.5 * self.contexts[-1] and (rows, self._nearest(context)) in self._rates
 
     def learn_acceptance(self, examined: int, accepted: int) -> None:
         """Take a text into account of whose ``examined`` drafts ``accepted`` were right."""
@@ -94,10 +99,9 @@ class CostTable:
             self.acceptance = before + (rate - before) * examined / (examined + 100)
 
     def _rate(self, rows: int, column: int) -> float:
-        """The share of a deviation that a cell takes over, which falls if the cell was a guess."""
-        rate = self._guessed.get((rows, column), RATE)
-        if rate > RATE:
-            self._guessed[rows, column] = 1 / (1 / rate + 1)
+        """The share of a deviation that a cell takes over; it falls each time."""
+        rate = self._rates.get((rows, column), FIRST_RATE)
+        self._rates[rows, column] = 1 / (1 / rate + 1)
         return max(rate, RATE)
 
     def _at(self, row: list[float], context: int) -> float:
@@ -110,6 +114,10 @@ class CostTable:
         part = max((context - low) / (high - low), 0.0)
         return {i - 1: 1 - part, i: part}
 
+    def _nearest(self, context: int) -> int:
+        weights = self._weights(context)
+        return max(weights, key=weights.__getitem__)
+
     def _extend(self, context: int) -> None:
         """Have a cell near ``context``, so that what is learned there stays there."""
         while context > 1.5 * self.contexts[-1]:
@@ -117,8 +125,6 @@ class CostTable:
             for row in (*self.rounds.values(), *self.drafts.values()):
                 row.append(self._at(row, further))
             self.contexts.append(further)
-            for rows in self.rounds:
-                self._guessed[rows, len(self.contexts) - 1] = FIRST_RATE
 
     def differs(self, other: "CostTable", share: float) -> bool:
         """Whether a round's time differs by more than a share, acceptance by as much, or the shape.

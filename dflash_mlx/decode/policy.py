@@ -32,6 +32,10 @@ PROBE_PAUSE = 6
 # them: costs are learned where sizes stay.
 HYSTERESIS = 1.02
 FIRST_ACCEPTANCE = 0.7
+# Once in a text, after so many drafted rounds, so many plain ones check the cost that all others
+# are compared with, if nothing has confirmed it: nobody would notice that it was too high.
+CHECK_AFTER = 24
+CHECK_ROUNDS = 6
 
 
 class BlockSize(Protocol):
@@ -75,6 +79,7 @@ class BlockController:
         sizes: rows to choose from, 1 among them.
         costs: from the context length to the seconds of a round, by rows.
         acceptance: how likely a draft is accepted to begin with.
+        confirmed: whether the cost of a plain round at a context length is beyond doubt.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class BlockController:
         sizes: Sequence[int],
         costs: Callable[[int], Mapping[int, float]],
         acceptance: float = FIRST_ACCEPTANCE,
+        confirmed: Callable[[int], bool] = lambda context: True,
     ):
         self._sizes = tuple(sorted(sizes))
         self._costs = costs
@@ -90,6 +96,8 @@ class BlockController:
         self._tokens = 0
         self._last = 1
         self._pause = 0
+        self._confirmed = confirmed
+        self._drafted = 0
         # Price of each round that was chosen and not observed.
         self._flight: deque[float] = deque()
 
@@ -107,6 +115,10 @@ class BlockController:
             probe = self._probe(prices)
             if probe is not None and prices[probe] <= free:
                 size = probe
+        if size > 1:
+            self._drafted += 1
+            if self._checks(context):
+                size = 1
         self._last = size
         self._flight.append(prices[size])
         return size
@@ -130,6 +142,12 @@ class BlockController:
         if best > 1 and self._last in rates and rates[best] < HYSTERESIS * rates[self._last]:
             return self._last
         return best
+
+    def _checks(self, context: int) -> bool:
+        """Whether a round that would be drafted checks plain decoding instead."""
+        if self._drafted == CHECK_AFTER and self._confirmed(context):
+            self._drafted += CHECK_ROUNDS
+        return CHECK_AFTER <= self._drafted < CHECK_AFTER + CHECK_ROUNDS
 
     def _probe(self, prices: dict[int, float]) -> int | None:
         """The size that asks whether drafting pays by now, or None if it never could."""

@@ -20,7 +20,7 @@ from support.simulator import (
 )
 
 from dflash_mlx.decode.costs import CostTable
-from dflash_mlx.decode.policy import BlockController
+from dflash_mlx.decode.policy import CHECK_ROUNDS, BlockController
 
 SEEDS = range(3)
 STEADY = {
@@ -213,6 +213,39 @@ def test_wrong_costs_are_corrected_by_the_rounds(machine):
         ratios.append(speed / best_fixed(machine, script).speed)
         assert speed >= 0.95 * plain(machine, script).speed
     assert mean(ratios) >= 0.9
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4])
+@pytest.mark.parametrize("name", ["4-bit", "steep 4-bit", "experts", "cpu"])
+def test_a_cost_of_plain_decoding_that_is_too_high_is_noticed(name, rate):
+    """Drafting would seem to pay for ever, and plain decoding would never be timed."""
+    machine = MACHINES[name]
+    wrong = {
+        rows: [machine.cost(rows, c) * (1.4 if rows == 1 else 1.0) for c in (512, 4096)]
+        for rows in machine.sizes
+    }
+    table = CostTable([512, 4096], wrong)
+    sizes = []
+
+    def learn(rows, context, cost):
+        sizes.append(rows)
+        if len(sizes) > 1 and sizes[-2] == rows:
+            table.learn(rows, context, cost)
+
+    policy = BlockController(
+        machine.sizes, table.column, 0.7, lambda context: table.confirmed(1, context)
+    )
+    script = Text(1500, steady(rate))
+    outcome = decode(policy, script, machine.cost, learn=learn)
+    assert outcome.speed >= 0.94 * plain(machine, script).speed
+
+
+def test_plain_decoding_is_checked_once_and_only_in_doubt():
+    machine = MACHINES["bf16"]
+    for confirmed in (True, False):
+        policy = BlockController(machine.sizes, machine.costs, 0.9, lambda context, c=confirmed: c)
+        rounds = decode(policy, Text(1500, steady(1.0)), machine.cost).rounds
+        assert sum(rows == 1 for _, rows, _ in rounds) == (0 if confirmed else CHECK_ROUNDS)
 
 
 def test_sizes_are_among_those_given():
