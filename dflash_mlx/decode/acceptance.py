@@ -72,7 +72,6 @@ class Acceptance:
     A round of ``b`` rows that accepts all ``b - 1`` drafts says nothing of the position after them,
     so what is estimated is the rate at which the draft at a position is accepted *if it is
     reached*; the tokens of a round are the sum of the products of these rates. Each position's rate
-    reached*; the tokens of a round are the sum of the products of these rates. Each position's rate
     is drawn towards the one pooled over all.
 
     Decided on the simulator of ``tests/decode/test_policy.py``, relative to the best fixed size in
