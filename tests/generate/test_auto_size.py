@@ -273,3 +273,14 @@ def test_rounds_correct_the_table():
         respond(pair, TOKENIZER, prompt, N, **AUTO)
         # A tiny model's rounds take less than the 11 ms of the table.
         assert pair.costs.seconds(8, 100) < before
+
+
+@pytest.mark.pair
+def test_the_embedded_pair_writes_the_targets_own_text(target_folder):
+    pair, tokenizer = dflash_mlx.load()
+    prompt = tokenizer.encode("def fibonacci(n):")
+    auto, plain = (
+        [r.token for r in stream_generate(pair, tokenizer, prompt, 40, **options)]
+        for options in (AUTO, {"draft": False})
+    )
+    assert auto == plain
