@@ -1,6 +1,5 @@
 """What the benchmark scripts share: the embedded pair, the prompts, and a drafter with a script."""
 
-import json
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -11,21 +10,15 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cache.linear import LinearCache
 from dflash_mlx.drafter.bound import BoundDrafter
+from dflash_mlx.drafter.proposal import IndependentRows, Proposal
+from dflash_mlx.measure.prompts import prompt_tokens, read_prompts
 
 HERE = Path(__file__).parent
 
 
 def prompts(tokenizer: TokenizerWrapper) -> dict[str, list[int]]:
     """The benchmark prompts through the chat template, by id."""
-    lines = (HERE / "prompts.jsonl").read_text().splitlines()
-    return {
-        entry["id"]: tokenizer.apply_chat_template(
-            [{"role": "user", "content": entry["prompt"]}],
-            add_generation_prompt=True,
-            return_dict=False,
-        )
-        for entry in map(json.loads, lines)
-    }
+    return {prompt.id: prompt_tokens(tokenizer, prompt) for prompt in read_prompts()}
 
 
 def machine() -> str:
@@ -58,11 +51,11 @@ class ScriptedDrafter:
         self._script = mx.where(right, truth, (truth + 1) % vocab)
         mx.eval(self._script)
 
-    def draft(self, anchor: mx.array, block_size: int, context: list[LinearCache]) -> mx.array:
-        logits = self._drafter.draft(anchor, block_size, context)
+    def draft(self, anchor: mx.array, block_size: int, context: list[LinearCache]) -> Proposal:
+        logits = self._drafter.draft(anchor, block_size, context).logits
         at = context[0].offset[:, None] + 1 + mx.arange(block_size - 1)
         tokens = self._script[mx.minimum(at, self._script.size - 1)]
         chosen = mx.put_along_axis(
             mx.zeros_like(logits), tokens[..., None], mx.array(1e6, logits.dtype), axis=-1
         )
-        return logits + chosen
+        return IndependentRows(logits + chosen)

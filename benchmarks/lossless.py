@@ -13,14 +13,13 @@ import mlx_lm
 from common import machine, prompts
 
 import dflash_mlx
+from dflash_mlx.measure.run import first_difference
 
 
-def first_difference(ours: list[int], theirs: list[int]) -> str:
+def verdict(ours: list[int], theirs: list[int]) -> str:
     """``=`` or the index of the first token that differs."""
-    if ours == theirs:
-        return "="
-    pairs = zip(ours, theirs, strict=False)
-    return str(next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs))))
+    index = first_difference(ours, theirs)
+    return "=" if index is None else str(index)
 
 
 def main() -> int:
@@ -47,9 +46,9 @@ def main() -> int:
         sampled_plain, _ = tokens(prompt, draft=False, **warm)
         sampled, sampled_tau = tokens(prompt, **warm)
         verdicts = [
-            first_difference(greedy, plain),
-            first_difference(greedy, theirs),
-            first_difference(sampled, sampled_plain),
+            verdict(greedy, plain),
+            verdict(greedy, theirs),
+            verdict(sampled, sampled_plain),
         ]
         differing += sum(v != "=" for v in verdicts)
         print(

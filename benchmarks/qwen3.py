@@ -10,8 +10,9 @@ from mlx.utils import tree_map
 from mlx_lm.models import qwen3
 
 from dflash_mlx import Pair
-from dflash_mlx.drafter.config import DrafterConfig, RopeConfig
+from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.loading import make_pair
 
 GROUP_SIZE = 64

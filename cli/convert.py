@@ -1,6 +1,7 @@
 """``dflash-mlx convert``: write a DFlash checkpoint in MLX format."""
 
 import argparse
+from pathlib import Path
 
 from ..errors import UserError
 
@@ -9,19 +10,22 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``convert`` command."""
     parser = subparsers.add_parser(
         "convert",
-        help="convert a DFlash drafter to MLX format",
         description=(
-            "Convert a z-lab DFlash v1 checkpoint (PyTorch safetensors) to an MLX drafter: "
-            "config.json, model.safetensors and a model card."
+            "Convert a DFlash checkpoint (PyTorch safetensors, in any published layout) to an MLX "
+            "drafter: config.json, model.safetensors and a model card. With --export, the other "
+            "way round."
         ),
     )
     parser.add_argument(
         "--hf-path",
         required=True,
-        help="the checkpoint: a Hugging Face id such as z-lab/Qwen3-4B-DFlash-b16, or a folder",
+        help="the checkpoint: a Hugging Face id such as z-lab/Qwen3-4B-DFlash-b16, or a folder; "
+        "with --export, the folder to write, which must not exist, or be empty",
     )
     parser.add_argument(
-        "--mlx-path", required=True, help="the folder to write; it must not exist, or be empty"
+        "--mlx-path",
+        required=True,
+        help="the folder to write; it must not exist, or be empty; with --export, the MLX drafter",
     )
     parser.add_argument(
         "-q",
@@ -49,21 +53,69 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--revision", help="branch, tag or commit of a Hugging Face id (default: its main branch)"
     )
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="the block_size of the checkpoint's config, if it has none",
+    )
+    parser.add_argument(
+        "--mask-token-id",
+        type=int,
+        metavar="ID",
+        help="the mask_token_id of the checkpoint's config, if it has none",
+    )
+    parser.add_argument(
+        "--attention-factor",
+        type=float,
+        metavar="X",
+        help="YaRN's amplitude (default: by the config and Hugging Face's rule)",
+    )
+    parser.add_argument(
+        "--allow-final-tap",
+        action="store_true",
+        help="take a tap on the target's last layer as its output before the final norm",
+    )
+    parser.add_argument(
+        "--export",
+        choices=["z-lab"],
+        help="read the MLX drafter of --mlx-path and write it to --hf-path as a checkpoint that "
+        "the official PyTorch package loads, unquantized",
+    )
+    parser.add_argument(
+        "--upload-repo",
+        metavar="REPO",
+        help="upload what was written to this Hugging Face id, when it is complete",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, and say where the drafter is.
+    """Convert or export, upload if asked to, and say where the drafter is.
 
     Raises:
-        UserError: The options do not fit together, or the conversion fails.
+        UserError: The options do not fit together, or a step fails.
     """
     if not args.quantize and (args.q_bits is not None or args.q_group_size is not None):
         raise UserError("--q-bits and --q-group-size need -q; add -q or drop them.")
+    if args.export is not None:
+        _check_export(args)
     # Imported here because it loads mlx-lm, which `--help` should not wait for.
+    from ..convert.upload import check_upload, upload
+
+    if args.upload_repo is not None:
+        check_upload(args.upload_repo)
+    folder = _convert(args) if args.export is None else _export(args)
+    print(f"Wrote {folder}")
+    if args.upload_repo is not None:
+        print(f"Uploaded to {upload(folder, args.upload_repo)}")
+    return 0
+
+
+def _convert(args: argparse.Namespace) -> Path:
     from ..convert import convert
 
-    folder = convert(
+    return convert(
         args.hf_path,
         args.mlx_path,
         quantize=args.quantize,
@@ -71,6 +123,44 @@ def run(args: argparse.Namespace) -> int:
         q_group_size=64 if args.q_group_size is None else args.q_group_size,
         dtype=args.dtype,
         revision=args.revision,
+        block_size=args.block_size,
+        mask_token_id=args.mask_token_id,
+        attention_factor=args.attention_factor,
+        allow_final_tap=args.allow_final_tap,
     )
-    print(f"Wrote {folder}")
-    return 0
+
+
+def _export(args: argparse.Namespace) -> Path:
+    from ..convert import export_drafter
+    from ..convert.json_file import read_json_object
+    from ..convert.reader import is_mlx_format
+    from ..convert.source import fetch_weights, find_source
+    from ..loading import load_drafter
+
+    swapped = not Path(args.mlx_path).exists() and (Path(args.hf_path) / "config.json").exists()
+    source = None if swapped else find_source(args.mlx_path, args.revision)
+    if source is None or not is_mlx_format(source):
+        raise UserError(
+            f"{args.mlx_path} is not a drafter in MLX format. With --export, --mlx-path is the MLX "
+            "drafter to read and --hf-path the folder to write."
+        )
+    fetch_weights(source)
+    recorded = read_json_object(source.folder / "config.json").get("source")
+    drafter = load_drafter(source.folder)
+    return export_drafter(drafter, args.hf_path, dtype=args.dtype, source=recorded)
+
+
+def _check_export(args: argparse.Namespace) -> None:
+    """Options about reading a checkpoint, or quantizing it, mean nothing on the way back."""
+    given = {
+        "-q": args.quantize,
+        "--block-size": args.block_size is not None,
+        "--mask-token-id": args.mask_token_id is not None,
+        "--attention-factor": args.attention_factor is not None,
+        "--allow-final-tap": args.allow_final_tap,
+    }
+    if wrong := [option for option, is_given in given.items() if is_given]:
+        raise UserError(
+            f"{' and '.join(wrong)} cannot be used with --export, which writes an MLX drafter as "
+            "it is, unquantized; leave it out."
+        )

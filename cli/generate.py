@@ -1,23 +1,22 @@
 """``dflash-mlx generate``: one prompt, streamed, with its statistics."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
+from ..chat import chat_tokens
 from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError
-from ..generate import stream_generate
+from ..generation import stream_generate
 from ..request import AUTO, at_least_one, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
 from ..tuning import tune
-from .options import add_model_options, load_pair
+from .options import add_model_options, json_object, load_pair
 from .tune import TuningProgress
 
 _PENALTIES = ("repetition", "presence", "frequency")
@@ -27,7 +26,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``generate`` command."""
     parser = subparsers.add_parser(
         "generate",
-        help="generate text from a prompt",
         description=(
             "Generate text with a target and its drafter. Without --model the embedded default "
             "pair is used (SmolLM2-135M-Instruct, fetched once, 93 MB)."
@@ -48,7 +46,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "what is fastest for this text on this machine, plain decoding included (the first use of "
         "a pair measures that for some seconds)",
     )
-    rounds.add_argument("--no-draft", action="store_true", help="decode plainly")
+    rounds.add_argument(
+        "--no-draft", action="store_true", help="decode plainly, without loading a drafter"
+    )
     rounds.add_argument(
         "-m",
         "--max-tokens",
@@ -140,10 +140,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("The prompt is not valid UTF-8 text.")
     if not prompt.strip():
         raise UserError("The prompt is empty; give some text.")
-    template_options = _json_object("--chat-template-config", args.chat_template_config)
+    template_options = json_object("--chat-template-config", args.chat_template_config)
     options = _generation_options(args)
     _check_before_loading(args)
-    model, tokenizer = load_pair(args)
+    model, tokenizer = load_pair(args, draft=not args.no_draft, quiet=args.quiet)
     for token in args.extra_eos_token:
         known = token.isdecimal() or token in tokenizer.get_vocab()
         if not known:
@@ -192,7 +192,7 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
         "block_size max_kv_size prefill_step_size"
     )
     options = {name: getattr(args, name) for name in names.split()}
-    bias = _json_object("--logit-bias", args.logit_bias)
+    bias = json_object("--logit-bias", args.logit_bias)
     try:
         options["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
     except (TypeError, ValueError) as error:
@@ -209,16 +209,6 @@ def _block_size(text: str) -> int | str:
         return text if text == AUTO else int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be auto or a whole number, not {text!r}") from error
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{option} is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{option} must be a JSON object, not {text}.")
-    return value
 
 
 def _prompt_tokens(
@@ -239,19 +229,12 @@ def _prompt_tokens(
         messages.insert(0, {"role": "system", "content": args.system_prompt})
     if args.prefill_response:
         messages.append({"role": "assistant", "content": args.prefill_response})
-    try:
-        return tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=not args.prefill_response,
-            continue_final_message=bool(args.prefill_response),
-            return_dict=False,
-            **template_options,
-        )
-    except (TemplateError, TypeError, ValueError) as error:
-        # A template may refuse, for example, a system message, or not know an option.
-        raise UserError(
-            f"The target's chat template cannot be applied with these options: {error}."
-        ) from error
+    return chat_tokens(
+        tokenizer,
+        messages,
+        continue_final_message=bool(args.prefill_response),
+        **template_options,
+    )
 
 
 class _Progress:

@@ -2,24 +2,54 @@
 
 import argparse
 import logging
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 
 from ..errors import UserError
-from . import convert, generate, tune
+
+COMMANDS = {
+    "generate": "generate text from a prompt",
+    "convert": "convert a DFlash drafter to MLX format, or back",
+    "inspect": "say what a checkpoint is, before its weights are downloaded",
+    "models": "list the known pairs of targets and drafters",
+    "tune": "measure what rounds cost on this machine",
+    "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",
+    "verify": "prove that drafting does not change the text",
+    "doctor": "look at machine, software, caches and memory",
+}
+"""The modules of this package that are commands. One is imported when it is chosen."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands."""
+class _Version(argparse.Action):
+    """Prints the version, which takes a while to look up."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(version("dflash-mlx"))
+        parser.exit()
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser with all commands, of which only the chosen one has its options."""
     parser = argparse.ArgumentParser(
         prog="dflash-mlx",
         description="DFlash speculative decoding on MLX: the target's own text, in fewer passes.",
     )
-    parser.add_argument("--version", action="version", version=version("dflash-mlx"))
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (generate, convert, tune):
-        module.add_parser(commands)
+    for name, summary in COMMANDS.items():
+        if name == chosen:
+            with _quitting_on_interrupt():
+                module = import_module(f".{name}", __package__)
+            module.add_parser(commands)
+        else:
+            commands.add_parser(name, help=summary)
     return parser
 
 
@@ -27,12 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0, 2 for a mistake of the user's, 130 after Ctrl-C.
+        The exit code: 0, 1 where a command found a fault, 2 for a mistake of the user's, 130
+        after Ctrl-C.
     """
+    argv = sys.argv[1:] if argv is None else argv
     # transformers warns on import that it found no PyTorch; none is needed.
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    args = build_parser().parse_args(argv)
     try:
+        chosen = next((word for word in argv if not word.startswith("-")), None)
+        args = build_parser(chosen).parse_args(argv)
         return args.run(args)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -43,3 +76,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _quitting_on_interrupt() -> Iterator[None]:
+    """Leave at once on Ctrl-C: raised in the midst of an import, it may be lost or be disguised."""
+
+    def leave(*_: object) -> None:
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

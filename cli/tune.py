@@ -17,7 +17,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``tune`` command."""
     parser = subparsers.add_parser(
         "tune",
-        help="measure what rounds cost on this machine",
         description=(
             "Measure what rounds of each block size cost on this machine for a pair, print it, and "
             "store it for --block-size auto. That measures by itself at the first use of a pair; "

@@ -1,9 +1,32 @@
 """The model card of a converted drafter."""
 
-from textwrap import dedent
 from typing import Any
 
 from ..drafter.config import DrafterConfig
+
+_BODY = """
+# DFlash drafter in MLX format
+
+Converted from {origin} by dflash-mlx. It drafts blocks for the target that it was trained with and
+does not generate text alone.
+
+| | |
+|---|---|
+{table}
+
+## Use
+
+```bash
+dflash-mlx generate --model TARGET --draft-model THIS_FOLDER --prompt "Hello"
+```
+
+```python
+from dflash_mlx import generate, load
+
+model, tokenizer = load("TARGET", draft_model="THIS_FOLDER")
+print(generate(model, tokenizer, "Hello", max_tokens=100))
+```
+"""
 
 
 def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict | None) -> str:
@@ -27,33 +50,47 @@ def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict
         if quantization
         else "not quantized"
     )
-    depth = f" of {config.num_target_layers}" if config.num_target_layers else ""
-    body = dedent(f"""
-        # DFlash drafter in MLX format
-
-        Converted from {origin}{revision} by dflash-mlx. It drafts blocks for the target that it
-        was trained with and does not generate text alone.
-
-        | | |
-        |---|---|
-        | layers | {config.num_hidden_layers} |
-        | hidden size | {config.hidden_size} |
-        | block size (anchor included) | {config.block_size} |
-        | taps (0-based target layers) | {", ".join(map(str, config.target_layer_ids))}{depth} |
-        | mask token | {config.mask_token_id} |
-        | weights | {weights} |
-
-        ## Use
-
-        ```bash
-        dflash-mlx generate --model TARGET --draft-model THIS_FOLDER --prompt "Hello"
-        ```
-
-        ```python
-        from dflash_mlx import generate, load
-
-        model, tokenizer = load("TARGET", draft_model="THIS_FOLDER")
-        print(generate(model, tokenizer, "Hello", max_tokens=100))
-        ```
-        """)
+    rows = {
+        "target": (source["verifier"] or {}).get("name_or_path"),
+        "source format": source["format"],
+        "layers": _layers(config),
+        "hidden size": config.hidden_size,
+        "block size (anchor included)": config.block_size,
+        "taps (0-based target layers)": _taps(config),
+        "mask token": config.mask_token_id,
+        "brings its own": _own_tables(config),
+        "candidates of the selector": config.selector_top_k,
+        "weights": weights,
+    }
+    table = "\n".join(
+        f"| {key} | {value} |" for key, value in rows.items() if value not in (None, "")
+    )
+    body = _BODY.format(origin=origin + revision, table=table)
     return "\n".join(front) + "\n" + body
+
+
+def _layers(config: DrafterConfig) -> str:
+    """Such as "6, of which 5 see 4096 rows and 5 are causal"."""
+    parts = []
+    if any(config.sliding):
+        parts.append(f"{sum(config.sliding)} see {config.sliding_window} rows")
+    if any(config.causal):
+        parts.append(f"{sum(config.causal)} are causal")
+    return f"{config.num_hidden_layers}{', of which ' if parts else ''}{' and '.join(parts)}"
+
+
+def _taps(config: DrafterConfig) -> str:
+    if not config.target_layer_ids:
+        return "none: the target's last hidden state"
+    depth = f" of {config.num_target_layers}" if config.num_target_layers else ""
+    return ", ".join(map(str, config.target_layer_ids)) + depth
+
+
+def _own_tables(config: DrafterConfig) -> str:
+    rows = config.draft_vocab_size or config.vocab_size
+    tables = {
+        "embedding table": config.has_embed_tokens,
+        f"head of {rows} tokens": config.has_lm_head,
+        "mask embedding": config.has_mask_embedding,
+    }
+    return ", ".join(name for name, has_it in tables.items() if has_it)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from .plan import expected_tensors
+from .additions import Additions
+from .plan import expected_tensors, is_quantizable
 from .reader import read_raw
 from .source import Source, find_source
 from .staging import check_free, staged
@@ -23,17 +24,26 @@ def convert(
     q_group_size: int = 64,
     dtype: str | None = None,
     revision: str | None = None,
+    block_size: int | None = None,
+    mask_token_id: int | None = None,
+    attention_factor: float | None = None,
+    allow_final_tap: bool = False,
 ) -> Path:
-    """Convert a z-lab DFlash v1 checkpoint and write an MLX drafter.
+    """Convert a DFlash checkpoint of any published format and write an MLX drafter.
 
     Args:
         hf_path: A Hub id, or a local folder.
         mlx_path: The folder to write; it must not exist, or be empty.
-        quantize: Quantize every linear layer (norms stay as they are).
+        quantize: Quantize the linear layers and tables; norms and DFlash 2's kernels and selector
+            stay as they are.
         q_bits: Bits a weight: 2, 3, 4, 5, 6 or 8.
         q_group_size: Weights that share a scale: 32, 64 or 128.
         dtype: "float16", "bfloat16" or "float32"; None keeps the checkpoint's.
         revision: Branch, tag or commit of a Hub repository.
+        block_size: The config's ``block_size``, if it has none.
+        mask_token_id: The config's ``mask_token_id``, if it has none.
+        attention_factor: YaRN's amplitude, in place of the one that the config leads to.
+        allow_final_tap: Take a tap on the target's last layer as its output before the final norm.
 
     Returns:
         The folder written: config.json, model.safetensors (in shards when large) and README.md.
@@ -52,7 +62,14 @@ def convert(
     destination = Path(mlx_path)
     check_free(destination)
     quantization = {"bits": q_bits, "group_size": q_group_size} if quantize else None
-    convert_source(find_source(hf_path, revision), destination, quantization, dtype)
+    additions = Additions(
+        block_size=block_size,
+        mask_token_id=mask_token_id,
+        attention_factor=attention_factor,
+        allow_final_tap=allow_final_tap,
+    )
+    source = find_source(hf_path, revision)
+    convert_source(source, destination, quantization, dtype, additions)
     return destination
 
 
@@ -61,6 +78,7 @@ def convert_source(
     destination: Path,
     quantization: dict[str, int] | None = None,
     dtype: str | None = None,
+    additions: Additions | None = None,
     *,
     keep_existing: bool = False,
 ) -> None:
@@ -71,13 +89,14 @@ def convert_source(
         destination: The folder to write.
         quantization: ``bits`` and ``group_size``, or None.
         dtype: As for :func:`convert`.
+        additions: What the user adds to the config.
         keep_existing: If another process writes the folder meanwhile, keep theirs.
 
     Raises:
         UserError: As :func:`convert`.
     """
     try:
-        raw = read_raw(source)
+        raw = read_raw(source, additions or Additions())
         if quantization is not None:
             _check_groups(raw.config, quantization["group_size"])
         with staged(destination, keep_existing=keep_existing) as folder:
@@ -89,8 +108,9 @@ def convert_source(
 def _check_groups(config: DrafterConfig, group_size: int) -> None:
     """MLX would silently leave a layer unquantized whose inputs do not divide into groups."""
     for name, expected in expected_tensors(config).items():
-        if len(expected.shape) == 2 and expected.shape[1] % group_size:
+        inputs = expected.shape[-1]
+        if len(expected.shape) == 2 and is_quantizable(name) and inputs % group_size:
             raise UserError(
-                f"{name} has {expected.shape[1]} inputs, which do not divide into groups of "
+                f"{name} has {inputs} inputs, which do not divide into groups of "
                 f"{group_size}; choose a smaller group size or do not quantize."
             )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..drafter.config import RopeConfig
+from ..drafter.rope_config import RopeConfig
 from ..errors import UserError
 
 # Keys of rope_parameters by type, as in transformers' modeling_rope_utils.
@@ -32,11 +32,20 @@ _STYLE_KEYS = ("is_neox_style", "rope_is_neox_style")
 ROPE_KEYS = frozenset({"rope_theta", "rope_parameters", "rope_scaling", *_STYLE_KEYS})
 
 
-def parse_rope(config: Mapping[str, Any]) -> RopeConfig:
+def parse_rope(
+    config: Mapping[str, Any],
+    attention_factor: float | None = None,
+    default_theta: float | None = None,
+) -> RopeConfig:
     """The rotary embedding that the top level of a raw config.json describes.
 
     The base is ``rope_theta`` or ``rope_parameters.rope_theta``; the scaling is ``rope_parameters``
     or ``rope_scaling``, whose type is ``rope_type`` or ``type``. Copies must agree.
+
+    Args:
+        config: The keys of the config, of which those in ``ROPE_KEYS`` are read.
+        attention_factor: YaRN's amplitude, in place of the config's.
+        default_theta: The base where the format defines one for configs that leave it out.
 
     Raises:
         UserError: Something is missing, contradictory, unknown or out of range.
@@ -45,6 +54,7 @@ def parse_rope(config: Mapping[str, Any]) -> RopeConfig:
     theta = _one_value(
         "rope_theta", {"rope_theta": config.get("rope_theta"), where: rope.get("rope_theta")}
     )
+    theta = default_theta if theta is None else theta
     if theta is None:
         raise UserError(
             "The config has no rope_theta, neither at the top level nor in rope_parameters; "
@@ -55,6 +65,13 @@ def parse_rope(config: Mapping[str, Any]) -> RopeConfig:
     _check_keys(where, rope, rope_type)
     fields = {key: rope[key] for key in _KEYS[rope_type] if rope.get(key) is not None}
     amplitude = _yarn_amplitude(fields) if rope_type == "yarn" else 1.0
+    if attention_factor is not None:
+        if rope_type != "yarn":
+            raise UserError(
+                f"--attention-factor is for YaRN, but this drafter has rope type {rope_type!r}; "
+                "leave it out."
+            )
+        amplitude = attention_factor
     return RopeConfig(
         rope_type=rope_type,
         theta=theta,

@@ -9,8 +9,11 @@ from ..hub import fetch
 
 MASK_FILE = "mask_embedding.pt"
 # Never *.py: code of a checkpoint is neither fetched nor run.
-_METADATA = ["config.json", "hf_quant_config.json", "README.md", "*.safetensors.index.json"]
+_METADATA = ["config.json", "hf_quant_config.json", "README.md"]
+_INDEX = "*.safetensors.index.json"
 _WEIGHTS = ["*.safetensors", MASK_FILE]
+# Where a repository that is named after its target keeps the drafter.
+SUBFOLDER = "dflash"
 
 
 @dataclass(frozen=True)
@@ -22,34 +25,54 @@ class Source:
         name: What messages call it: the Hub id, or the folder's name.
         repo: The Hub id, or None for a local folder.
         revision: The commit hash of the snapshot, or None for a local folder.
+        subfolder: The part of the repository that the drafter is in, or empty.
+        local_only: Whether nothing may be downloaded.
     """
 
     folder: Path
     name: str
     repo: str | None
     revision: str | None
+    subfolder: str = ""
+    local_only: bool = False
 
 
-def find_source(path_or_repo: str | Path, revision: str | None) -> Source:
+def find_source(
+    path_or_repo: str | Path, revision: str | None, *, local_only: bool = False
+) -> Source:
     """Find a checkpoint; of a Hub repository, only the small files are fetched.
 
-    A config that is refused is thereby refused before gigabytes are downloaded.
+    A config that is refused is thereby refused before gigabytes are downloaded. The drafter is
+    looked for in a subfolder ``dflash/`` first.
 
     Args:
         path_or_repo: A folder, or a Hub id.
         revision: Branch, tag or commit of a Hub repository.
+        local_only: Take a Hub repository from the cache, and download nothing.
 
     Raises:
         UserError: There is no such folder or repository, or it has no config.json.
     """
-    folder = fetch(path_or_repo, revision, _METADATA)
+    if str(path_or_repo).endswith(".gguf"):
+        raise UserError(
+            f"{path_or_repo} is a GGUF file, which this version does not read; give the original "
+            "checkpoint, a folder or a Hugging Face id."
+        )
+    small = [*_METADATA, _INDEX, *_inside(_METADATA)]
+    root = fetch(path_or_repo, revision, small, local_only=local_only)
+    subfolder = SUBFOLDER if (root / SUBFOLDER / "config.json").is_file() else ""
+    folder = root / subfolder
     if Path(path_or_repo).expanduser().is_dir():
-        source = Source(folder, folder.resolve().name, None, None)
+        source = Source(folder, root.resolve().name, None, None, subfolder)
     else:
         # A snapshot's folder is named after its commit.
-        source = Source(folder, str(path_or_repo), str(path_or_repo), folder.name)
+        repo = str(path_or_repo)
+        source = Source(folder, repo, repo, root.name, subfolder, local_only)
     if not (source.folder / "config.json").is_file():
-        raise UserError(f"{source.name} has no config.json, so it is not a drafter checkpoint.")
+        raise UserError(
+            f"{source.name} has no config.json, so it is not a drafter checkpoint that this "
+            "version reads (a GGUF file is none)."
+        )
     return source
 
 
@@ -60,7 +83,20 @@ def fetch_weights(source: Source) -> None:
         UserError: The download failed.
     """
     if source.repo is not None:
-        fetch(source.repo, source.revision, _METADATA + _WEIGHTS)
+        wanted = _inside(_WEIGHTS) if source.subfolder else _WEIGHTS
+        patterns = [*_METADATA, _INDEX, *_inside(_METADATA), *wanted]
+        fetch(source.repo, source.revision, patterns, local_only=source.local_only)
+
+
+def weights_folder(source: Source) -> Path:
+    """Where a checkpoint's weights are: beside its config, or in a subfolder ``dflash/``."""
+    below = source.folder / SUBFOLDER
+    beside = any(any(source.folder.glob(pattern)) for pattern in ("*.safetensors", _INDEX))
+    return below if below.is_dir() and not beside else source.folder
+
+
+def _inside(patterns: list[str]) -> list[str]:
+    return [f"{SUBFOLDER}/{pattern}" for pattern in patterns]
 
 
 def find_license(source: Source) -> str | None:

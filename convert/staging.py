@@ -1,12 +1,34 @@
 """Write a folder so that it is either complete or not there."""
 
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import UserError
+
+_SUFFIX = ".partial"
+_STALE_SECONDS = 24 * 60 * 60
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder of the cache.
+
+    A process that still runs is told by what it writes: something in its folder is younger than a
+    day. Links are left alone.
+    """
+    for partial in folder.glob(f".*{_SUFFIX}"):
+        if partial.is_symlink() or not partial.is_dir():
+            continue
+        try:
+            newest = max(path.lstat().st_mtime for path in (partial, *partial.rglob("*")))
+        except FileNotFoundError:
+            # Its process is at work, or another one is cleaning up.
+            continue
+        if time.time() - newest > _STALE_SECONDS:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_free(destination: Path) -> None:
@@ -35,7 +57,7 @@ def staged(destination: Path, *, keep_existing: bool = False) -> Iterator[Path]:
         UserError: The file system refuses, for example because it is full.
     """
     missing = [parent for parent in destination.parents if not parent.exists()]
-    partial = destination.parent / f".{destination.name}.{uuid.uuid4().hex[:8]}.partial"
+    partial = destination.parent / f".{destination.name}.{uuid.uuid4().hex[:8]}{_SUFFIX}"
     done = False
     try:
         partial.mkdir(parents=True)

@@ -12,13 +12,21 @@ import mlx.core as mx
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from .features import feature_of_tensor
+from .encodings import Encoded, decoded, logical_tensors
 from .json_file import read_json_object
-from .plan import Expected, explain_shape
+from .plan import DRAFT_TO_TARGET, Expected, explain_shape
+from .quantization import Declared
 from .safetensors_file import TensorInfo, read_header
 
-_DTYPES = ("F16", "BF16", "F32")
-_PREFIX = "model."
+_FLOATS = ("F16", "BF16", "F32")
+_INTEGERS = ("I64", "I32")
+# A bias, and the parts of DFlash 2 that training starts from zero.
+_MAY_BE_ZERO = (
+    ".bias",
+    ".kernel_projection.weight",
+    ".successor_codebook",
+    ".successor_codebook.weight",
+)
 _LARGEST_FLOAT16 = 65504.0
 
 
@@ -28,23 +36,27 @@ class Checkpoint:
 
     Attributes:
         files: The weight files.
-        tensors: Every tensor by its name without ``prefix``.
-        prefix: ``"model."`` if all names in the files start with it, else empty.
+        tensors: Every tensor by its name in the files, quantized ones as what they stand for.
+        encoded: How to decode the quantized ones.
+        dropped: Tensors of the files that are left out, each with the reason.
     """
 
     files: tuple[Path, ...]
     tensors: dict[str, TensorInfo]
-    prefix: str
+    encoded: dict[str, Encoded]
+    dropped: dict[str, str]
 
 
-def open_checkpoint(folder: Path) -> Checkpoint:
+def open_checkpoint(folder: Path, declared: Declared) -> Checkpoint:
     """Find a folder's safetensors files and read their headers.
 
     Args:
         folder: With ``model.safetensors``, or shards and their index, or one other safetensors.
+        declared: Which quantized encodings the configuration declares.
 
     Raises:
-        UserError: No weights, a missing shard, a tensor twice, or a truncated or corrupt file.
+        UserError: No weights, a missing shard, a tensor twice, a truncated or corrupt file, or an
+            encoding that is not read.
     """
     listed, files = _weight_files(folder)
     tensors: dict[str, TensorInfo] = {}
@@ -64,71 +76,81 @@ def open_checkpoint(folder: Path) -> Checkpoint:
                 f"The index says that {name} is in {file_name}, but it is not; "
                 "download the checkpoint again."
             )
-    prefixed = sum(name.startswith(_PREFIX) for name in tensors)
-    if prefixed not in (0, len(tensors)):
-        raise UserError(
-            f"{prefixed} of {len(tensors)} tensors have the prefix {_PREFIX!r}; "
-            "either all or none must have it."
-        )
-    prefix = _PREFIX if prefixed else ""
-    return Checkpoint(files, {n.removeprefix(prefix): i for n, i in tensors.items()}, prefix)
+    return Checkpoint(files, **logical_tensors(tensors, declared)._asdict())
+
+
+def indexed_names(folder: Path) -> list[str] | None:
+    """The tensors' names by the index of the shards, which need not be here yet; or None.
+
+    Raises:
+        UserError: The index is damaged.
+    """
+    indices = sorted(folder.glob("*.safetensors.index.json"))
+    return list(_weight_map(indices[0])) if len(indices) == 1 else None
+
+
+def indexed_files(folder: Path) -> set[str] | None:
+    """The shards' names by their index; or None.
+
+    Raises:
+        UserError: The index is damaged.
+    """
+    indices = sorted(folder.glob("*.safetensors.index.json"))
+    return set(map(str, _weight_map(indices[0]).values())) if len(indices) == 1 else None
 
 
 def check_tensors(
-    checkpoint: Checkpoint, expected: Mapping[str, Expected], config: DrafterConfig
+    checkpoint: Checkpoint,
+    used: Mapping[str, str],
+    expected: Mapping[str, Expected],
+    config: DrafterConfig,
 ) -> None:
     """Account for every tensor: none missing, none left over, shapes and dtypes as they must be.
 
     Args:
         checkpoint: The files.
-        expected: What they must hold.
+        used: The names in the files, by MLX name.
+        expected: What they must hold, by MLX name.
         config: Where the expected shapes come from, for the message.
 
     Raises:
         UserError: Names the tensors, what was found and what the config needs.
     """
-    unexpected = sorted(set(checkpoint.tensors) - set(expected))
-    for name in unexpected:
-        if feature := feature_of_tensor(name):
-            raise UserError(
-                f"This drafter has {feature} (tensor {name}), which this version does not run; "
-                "use a plain z-lab DFlash v1 checkpoint."
-            )
-    if missing := sorted(set(expected) - set(checkpoint.tensors)):
+    unexpected = sorted(used[name] for name in set(used) - set(expected))
+    if missing := sorted(set(expected) - set(used)):
         extra = f"; it has the unknown {_names(unexpected)}" if unexpected else ""
         raise UserError(f"The checkpoint lacks {_names(missing)}{extra}. Download it again.")
     if unexpected:
         raise UserError(
-            f"The checkpoint has {_names(unexpected)}, which a DFlash v1 drafter with this "
+            f"The checkpoint has {_names(unexpected)}, which a DFlash drafter with this "
             "config does not have; the weights and config.json do not belong together."
         )
     for name, wanted in expected.items():
-        found = checkpoint.tensors[name]
+        found = checkpoint.tensors[used[name]]
         if found.shape != wanted.shape:
-            raise UserError(explain_shape(name, found.shape, wanted, config))
-        if found.dtype not in _DTYPES:
-            raise UserError(
-                f"{name} has dtype {found.dtype}; this version converts only float16, bfloat16 "
-                "and float32 weights."
-            )
+            raise UserError(explain_shape(used[name], found.shape, wanted, config))
+        _check_dtype(used[name], found.dtype, _INTEGERS if name == DRAFT_TO_TARGET else _FLOATS)
 
 
-def check_values(checkpoint: Checkpoint, dtype: mx.Dtype) -> Iterator[str]:
+def _check_dtype(name: str, found: str, wanted: tuple[str, ...]) -> None:
+    if found not in wanted:
+        raise UserError(f"{name} has dtype {found}; this version converts only {_names(wanted)}.")
+
+
+def check_values(tensors: dict[str, mx.array], dtype: mx.Dtype) -> Iterator[str]:
     """Check that every tensor is finite and not all zero, yielding each name when it is done.
 
     Args:
-        checkpoint: Opened and checked by :func:`check_tensors`.
+        tensors: By their names in the files, which messages give; emptied, so that values are
+            freed as soon as they are checked.
         dtype: The dtype that the values will be cast to, which must be able to hold them.
 
     Raises:
         UserError: Names the tensor.
     """
-    for file in checkpoint.files:
-        arrays = mx.load(str(file))
-        for name in list(arrays):
-            # Popped, so that the values are freed as soon as they are checked.
-            check_array(name.removeprefix(checkpoint.prefix), arrays.pop(name), dtype)
-            yield name
+    for name in list(tensors):
+        check_array(name, tensors.pop(name), dtype)
+        yield name
 
 
 def check_array(name: str, array: mx.array, dtype: mx.Dtype) -> None:
@@ -141,8 +163,8 @@ def check_array(name: str, array: mx.array, dtype: mx.Dtype) -> None:
     finite = mx.isfinite(array).all().item()
     if not finite:
         raise UserError(f"{name} holds NaN or infinity; the checkpoint is damaged or unfinished.")
-    # A bias may well be zero; anything else that is zero was never trained or never saved.
-    if largest.item() == 0 and not name.endswith(".bias"):
+    # Anything else that is zero was never trained or never saved.
+    if largest.item() == 0 and not name.endswith(_MAY_BE_ZERO):
         raise UserError(f"{name} is all zeros; the checkpoint is damaged or unfinished.")
     if dtype == mx.float16 and largest.item() > _LARGEST_FLOAT16:
         raise UserError(
@@ -150,13 +172,10 @@ def check_array(name: str, array: mx.array, dtype: mx.Dtype) -> None:
         )
 
 
-def load_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
-    """All tensors by name, lazily: a value is read when it is first used."""
-    return {
-        name.removeprefix(checkpoint.prefix): array
-        for file in checkpoint.files
-        for name, array in mx.load(str(file)).items()
-    }
+def stored_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
+    """All tensors by their names in the files, lazily: a value is read when it is first used."""
+    arrays = {n: array for file in checkpoint.files for n, array in mx.load(str(file)).items()}
+    return decoded(arrays, checkpoint.encoded, checkpoint.dropped)
 
 
 def _weight_files(folder: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
@@ -183,13 +202,23 @@ def _weight_files(folder: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
             f"{folder} has its weights in {_names(pickles)}, a pickle, which can run code; "
             "this version reads only safetensors."
         )
+    if models := sorted(folder.glob("*.gguf")):
+        raise UserError(
+            f"{folder} has its weights in {_names(path.name for path in models)}, a GGUF file, "
+            "which this version does not read; use the original safetensors checkpoint."
+        )
     raise UserError(f"{folder} has no weights: no .safetensors file was found.")
 
 
-def _indexed_files(index: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
+def _weight_map(index: Path) -> dict[str, str]:
     listed = read_json_object(index).get("weight_map")
     if not isinstance(listed, dict) or not listed:
         raise UserError(f"{index} has no weight_map; download the checkpoint again.")
+    return listed
+
+
+def _indexed_files(index: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
+    listed = _weight_map(index)
     names = {name for name in listed.values() if isinstance(name, str)}
     # A name with a folder in it could lead out of the checkpoint.
     odd = [name for name in listed.values() if not isinstance(name, str) or Path(name).name != name]

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.utils import quantize_model, save_model
+import mlx.nn as nn
+from mlx.utils import tree_unflatten
+from mlx_lm.utils import save_model
 from tqdm import tqdm
 
-from ..drafter.model import Drafter
 from ..errors import UserError
-from . import zlab
 from .card import model_card
-from .plan import MASK_EMBEDDING
+from .plan import DRAFT_TO_TARGET, MASK_EMBEDDING, is_quantizable
 from .reader import RawDrafter
-from .source import MASK_FILE, Source, find_license
-from .weights import check_array, check_values, load_tensors
+from .source import MASK_FILE, Source, find_license, weights_folder
+from .weights import check_array, check_values
 
 DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
 _STORED_DTYPES = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
@@ -40,28 +40,30 @@ def write_drafter(
         raw: The checkpoint.
         folder: An empty folder.
         quantization: ``bits`` and ``group_size``, or None.
-        dtype: A key of ``DTYPES``, or None for the dtype of the checkpoint's ``fc``. All tensors
-            get the same, because a single wider one would widen every activation after it.
+        dtype: A key of ``DTYPES``, or None for the dtype of the checkpoint's first MLP. All
+            tensors get the same, because a single wider one would widen every activation after it.
 
     Raises:
         UserError: A tensor holds NaN, infinity or nothing but zeros, or the disk is full.
     """
-    stored = _STORED_DTYPES[raw.checkpoint.tensors["fc.weight"].dtype]
-    target_dtype = stored if dtype is None else DTYPES[dtype]
+    target_dtype = _stored_dtype(raw) if dtype is None else DTYPES[dtype]
     config = raw.config.to_dict() | {"source": _provenance(source, raw)}
     _check_all_values(raw, target_dtype)
-    model = Drafter(raw.config)
-    weights = load_tensors(raw.checkpoint)
+    weights = {name: x.astype(target_dtype) for name, x in raw.load_tensors().items()}
     if raw.mask_embedding is not None:
-        weights[MASK_EMBEDDING] = raw.mask_embedding
-    model.load_weights(list(weights.items()))
-    model.set_dtype(target_dtype)
-    # The unconverted arrays would otherwise live until the end.
-    del weights
+        weights[MASK_EMBEDDING] = raw.mask_embedding.astype(target_dtype)
+    if raw.draft_to_target is not None:
+        weights[DRAFT_TO_TARGET] = raw.draft_to_target
     if quantization is not None:
-        model, config = quantize_model(model, config, **quantization)
+        weights = _quantized(weights, **quantization)
+        # Hugging Face's model tree reads the second spelling.
+        config["quantization"] = quantization | {"mode": "affine"}
+        config["quantization_config"] = config["quantization"]
+    module = _as_module(weights)
+    # Else what a shard has read would live until the end.
+    del weights
     try:
-        save_model(folder, model, donate_model=True)
+        save_model(folder, module, donate_model=True)
     except RuntimeError as error:
         raise UserError(f"The weights cannot be written ({error}); is the disk full?") from error
     (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
@@ -69,17 +71,49 @@ def write_drafter(
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
+def _quantized(weights: dict[str, mx.array], bits: int, group_size: int) -> dict[str, mx.array]:
+    """What ``nn.quantize`` makes of the linear layers and tables, lazily."""
+    result = {}
+    for name, array in weights.items():
+        module, _, leaf = name.rpartition(".")
+        if leaf != "weight" or array.ndim != 2 or not is_quantizable(module):
+            result[name] = array
+            continue
+        packed, scales, biases = mx.quantize(array, group_size, bits)
+        parts = {"weight": packed, "scales": scales, "biases": biases}
+        result |= {f"{module}.{part}": value for part, value in parts.items()}
+    return result
+
+
+def _as_module(weights: dict[str, mx.array]) -> nn.Module:
+    """The weights as the parameters that mlx-lm's ``save_model`` writes in shards."""
+    module = nn.Module()
+    for key, value in tree_unflatten(list(weights.items())).items():
+        module[key] = value
+    return module
+
+
+def _stored_dtype(raw: RawDrafter) -> mx.Dtype:
+    name = raw.names.used["layers.0.mlp.gate_proj.weight"]
+    return _STORED_DTYPES[raw.checkpoint.tensors[name].dtype]
+
+
 def _provenance(source: Source, raw: RawDrafter) -> dict[str, Any]:
     """What config.json records about the origin; a local folder only by name, not by path."""
     files = list(raw.checkpoint.files)
     if raw.mask_embedding is not None:
-        files.append(source.folder / MASK_FILE)
+        files.append(weights_folder(source) / MASK_FILE)
     origin = {"path": source.name} if source.repo is None else {"repo": source.repo}
     return origin | {
         "revision": source.revision,
         "sha256": _hashes(files),
-        "format": zlab.FORMAT,
-        "tap_base": 0,
+        "format": raw.parsed.format,
+        "tap_base": raw.parsed.tap_base,
+        "window_rule": raw.parsed.window if any(raw.config.sliding) else None,
+        "verifier": raw.parsed.verifier or None,
+        "added": raw.additions.given,
+        "dropped": raw.names.dropped | raw.checkpoint.dropped,
+        "encodings": sorted({weight.encoding for weight in raw.checkpoint.encoded.values()}),
         "license": find_license(source),
         "converter": f"dflash-mlx {importlib.metadata.version('dflash-mlx')}",
     }
@@ -102,6 +136,7 @@ def _hashes(files: list[Path]) -> dict[str, str]:
 def _check_all_values(raw: RawDrafter, dtype: mx.Dtype) -> None:
     if raw.mask_embedding is not None:
         check_array(MASK_FILE, raw.mask_embedding, dtype)
-    with tqdm(total=len(raw.checkpoint.tensors), desc="Checking", unit="tensor", **_BAR) as bar:
-        for _ in check_values(raw.checkpoint, dtype):
+    tensors = {raw.names.used[name]: array for name, array in raw.load_tensors().items()}
+    with tqdm(total=len(tensors), desc="Checking", unit="tensor", **_BAR) as bar:
+        for _ in check_values(tensors, dtype):
             bar.update()

@@ -1,8 +1,9 @@
 """Load a target and its drafter from folders, the Hub, or the embedded default pair."""
 
+import logging
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -12,14 +13,19 @@ from mlx_lm.utils import dequantize_model, load_model
 
 from .convert.cached import convert_cached
 from .convert.json_file import read_json_object
-from .drafter.bound import BoundDrafter, check_pair
+from .drafter.bound import BoundDrafter
 from .drafter.config import MODEL_TYPE, DrafterConfig
 from .drafter.model import Drafter
+from .drafter.pairing import check_pair
+from .drafter.vocabulary import check_draft_ids
+from .drafter_choice import choose_drafter
 from .embedded.pair import embedded_drafter, embedded_target
 from .errors import UserError
 from .hub import MODEL_FILES, fetch
 from .pair import Pair
 from .target.target import Target
+
+_log = logging.getLogger(__name__)
 
 # What a config or weights that do not fit raise in mlx-lm, transformers and safetensors.
 _LOADING_ERRORS = (
@@ -35,7 +41,7 @@ _LOADING_ERRORS = (
 
 def load(
     path_or_hf_repo: str | Path | None = None,
-    draft_model: str | Path | None = None,
+    draft_model: str | Path | Literal[False] | None = None,
     *,
     tokenizer_config: dict[str, Any] | None = None,
     adapter_path: str | Path | None = None,
@@ -48,7 +54,9 @@ def load(
     Args:
         path_or_hf_repo: the target, a folder or a Hub id; None takes the embedded pair.
         draft_model: the drafter, a folder or a Hub id. A PyTorch checkpoint is converted once and
-            cached. None loads the target alone, which then decodes plainly.
+            cached. None takes the drafter that is known for the target, if any, and the log says
+            which (:func:`~dflash_mlx.drafter_choice.choose_drafter`). False takes none: the target
+            decodes plainly.
         tokenizer_config: options for the tokenizer.
         adapter_path: LoRA adapters for the target.
         revision: of the target on the Hub.
@@ -70,10 +78,11 @@ def load(
     if draft_revision and not draft_model:
         raise UserError("A draft revision was given without a draft model.")
     if embedded:
-        target_path, draft_path = embedded_target(), embedded_drafter()
+        target_path = embedded_target()
+        draft_path = None if draft_model is False else embedded_drafter()
     else:
         # The drafter first: it is the smaller download, and the likelier one to be refused.
-        draft_path = convert_cached(draft_model, draft_revision) if draft_model else None
+        draft_path = _drafter_folder(path_or_hf_repo, draft_model, draft_revision)
         files = (*MODEL_FILES, "*.py") if trust_remote_code else MODEL_FILES
         target_path = fetch(path_or_hf_repo, revision, files)
 
@@ -83,7 +92,7 @@ def load(
     drafter = load_drafter(draft_path) if draft_path else None
     if embedded and mx.default_device() == mx.cpu:
         # The CPU backend is fast in float32 alone.
-        model, drafter = _float32(model), _float32(drafter)
+        model, drafter = _float32(model), None if drafter is None else _float32(drafter)
     elif mx.default_device() == mx.cpu and Target(model).dtype != mx.float32:
         warnings.warn(
             f"The target runs in {Target(model).dtype} on the CPU, where MLX is fast in float32 "
@@ -91,6 +100,18 @@ def load(
             stacklevel=2,
         )
     return make_pair(model, drafter, _context_length(config)), tokenizer
+
+
+def _drafter_folder(
+    target: str | Path, draft_model: str | Path | Literal[False] | None, revision: str | None
+) -> Path | None:
+    if draft_model is False:
+        return None
+    if draft_model is not None:
+        return convert_cached(draft_model, revision)
+    choice = choose_drafter(target)
+    _log.info(choice.message)
+    return choice.folder
 
 
 def make_pair(
@@ -104,11 +125,14 @@ def make_pair(
     """
     if drafter is None:
         return Pair(Target(model), None, context_length)
-    check_pair(drafter.config, Target(model))
-    if drafter.dtype != mx.float32 and Target(model).dtype == mx.float32:
+    untapped = Target(model)
+    check_pair(drafter.config, untapped)
+    if drafter.dtype != mx.float32 and untapped.dtype == mx.float32:
         drafter.set_dtype(mx.float32)
     drafter.stack_context()
-    target = Target(model, drafter.config.target_layer_ids)
+    # Without taps, the feature is what comes out of the final norm.
+    taps = drafter.config.target_layer_ids or (untapped.num_layers,)
+    target = Target(model, taps)
     return Pair(target, BoundDrafter(drafter, target), context_length)
 
 
@@ -119,7 +143,7 @@ def load_drafter(path: Path) -> Drafter:
         UserError: the folder's config or weights are not those of a converted drafter.
     """
     try:
-        drafter, _ = load_model(
+        drafter, config = load_model(
             path, lazy=True, get_model_classes=lambda config: (Drafter, DrafterConfig)
         )
         mx.eval(drafter.parameters())
@@ -129,6 +153,14 @@ def load_drafter(path: Path) -> Drafter:
         raise UserError(
             f"The drafter in {path} cannot be loaded ({_brief(error)}). Convert it again."
         ) from error
+    declared = config.get("quantization")
+    if declared and not any("scales" in module for module in drafter.modules()):
+        raise UserError(
+            f"The drafter in {path} declares the quantization {declared} in its config.json, but "
+            "none of its weights is quantized. Convert it again."
+        )
+    if drafter.config.draft_vocab_size is not None:
+        check_draft_ids(drafter.config, drafter.d2t)
     return drafter
 
 

@@ -54,6 +54,17 @@ class LinearCache:
         keys, values = _stacked([c.keys for c in rows]), _stacked([c.values for c in rows])
         return cls(keys, values, offset)
 
+    @classmethod
+    def stack(cls, rows: Sequence["LinearCache"]) -> "LinearCache":
+        """Several buffers of the same layer as one, a batch row each; they stay as they are."""
+        keys, values = _stacked([r.keys for r in rows]), _stacked([r.values for r in rows])
+        starts = [mx.zeros_like(r.offset) if r.start is None else r.start for r in rows]
+        return cls(keys, values, mx.concatenate([r.offset for r in rows]), mx.concatenate(starts))
+
+    def rewind(self, length: int) -> None:
+        """Go back to ``length`` committed rows."""
+        self.offset = mx.full(self.offset.shape, length, mx.int32)
+
     def commit(self, offset: mx.array, accepted: mx.array) -> None:
         """Move on to ``offset [B]``, past the anchor and ``accepted [B]`` drafts of a round."""
         self.offset = offset
@@ -106,11 +117,9 @@ class LinearCache:
             mask = mask & (query < key + window_size)
         return mask
 
-    def block_mask(self, n: int) -> mx.array:
-        """Mask under which each of the next ``n`` rows sees all of them, ``[B, 1, 1, view]``."""
-        key = mx.arange(self.view)
-        mask = key < (self.offset + n)[:, None, None, None]
-        return mask if self.start is None else mask & (key >= self.start[:, None, None, None])
+    def positions(self, n: int) -> mx.array:
+        """The position of each row of the view, ``[1, view]``, whatever is written next."""
+        return mx.arange(self.view)[None]
 
 
 def _stacked(parts: Sequence[mx.array | None]) -> mx.array | None:

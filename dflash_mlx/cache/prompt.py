@@ -3,10 +3,8 @@
 import weakref
 from collections.abc import Iterable, Sequence
 
-import mlx.core as mx
-
 from .adopt import StockCache
-from .linear import LinearCache
+from .context import ContextBuffer
 
 
 class PromptCache(list):
@@ -21,12 +19,12 @@ class PromptCache(list):
 
     def __init__(self, caches: Iterable[StockCache]):
         super().__init__(caches)
-        self._context: Sequence[LinearCache] | None = None
+        self._context: Sequence[ContextBuffer] | None = None
         self._end = 0
         # Weak, so that a copy of the cache does not copy the drafter.
         self._drafter: weakref.ref[object] | None = None
 
-    def take_context(self, length: int, drafter: object) -> Sequence[LinearCache] | None:
+    def take_context(self, length: int, drafter: object) -> Sequence[ContextBuffer] | None:
         """The context of the first ``length`` positions, which the caller now owns.
 
         Returns:
@@ -39,11 +37,11 @@ class PromptCache(list):
         if not context[0].start.item() <= length <= self._end:
             return None
         for cache in context:
-            cache.offset = mx.array([length], mx.int32)
+            cache.rewind(length)
         return context
 
     def keep_context(
-        self, context: Sequence[LinearCache] | None, length: int, drafter: object
+        self, context: Sequence[ContextBuffer] | None, length: int, drafter: object
     ) -> None:
         """Remember the context of the first ``length`` positions, which ``drafter`` made.
 

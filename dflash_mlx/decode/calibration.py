@@ -9,6 +9,7 @@ from statistics import median
 import mlx.core as mx
 
 from ..cache.adopt import adopt
+from ..drafter.proposal import Proposal
 from ..target.target import Target
 from .choose import Chooser, Draft, Verdict
 from .costs import GREEDY, CostTable
@@ -193,8 +194,8 @@ class _RandomTokens(Chooser):
         self._tokens = mx.random.randint(0, vocab, (1, 4096), key=mx.random.key(0))
         self._at = 0
 
-    def draft(self, logits: mx.array, state: State) -> Draft:
-        draft = super().draft(logits, state)
+    def draft(self, proposal: Proposal, state: State) -> Draft:
+        draft = super().draft(proposal, state)
         draft.tokens = self._instead(draft.tokens)
         return draft
 

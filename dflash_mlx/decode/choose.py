@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ..drafter.proposal import Proposal
 from .accept import accept_by_rejection, accept_equal
 from .noise import DRAFT, TARGET, gumbel, row_seeds
 from .penalties import Penalties
@@ -74,20 +75,28 @@ class Chooser:
         self._draws = not sampling.greedy and sampling.sampler is None
         self._rejects = self._draws and sampling.acceptance == "rejection"
 
-    def draft(self, logits: mx.array, state: State) -> Draft:
-        """Draw drafts from the drafter's logits ``[B, n - 1, vocab]``."""
+    def draft(self, proposal: Proposal, state: State) -> Draft:
+        """Draw the drafts of a block.
+
+        A selector's candidates are drawn as a vocabulary is, filters and all: what the target's
+        filters will refuse is not worth proposing, and ``q`` is whatever was drawn from.
+        """
         if self.penalties:
             # Which drafts precede a row is not known before they are drawn, all at once.
-            logits = self.penalties.apply(
-                logits.astype(mx.float32), state.history, state.offset[:, None]
+            proposal = proposal.penalized(
+                lambda logits: self.penalties.apply(
+                    logits.astype(mx.float32), state.history, state.offset[:, None]
+                )
             )
+        logits = proposal.logits
         if not self._draws:
-            return Draft(mx.argmax(logits, axis=-1).astype(mx.int32))
+            return Draft(proposal.follow(mx.argmax(logits, axis=-1), logits)[0])
         scores = self.sampling.scores(logits.astype(mx.float32))
         n = logits.shape[1]
         purpose = DRAFT if self._rejects else TARGET
-        noise = gumbel(self._seeds[:, purpose], _positions(state, n + 1), logits.shape[-1])
-        tokens = mx.argmax(scores + noise[:, :n], axis=-1).astype(mx.int32)
+        noise = gumbel(self._seeds[:, purpose], _positions(state, n + 1), proposal.vocab)
+        choice = mx.argmax(scores + proposal.pick(noise[:, :n]), axis=-1)
+        tokens, scores = proposal.follow(choice, scores)
         return Draft(tokens, scores) if self._rejects else Draft(tokens, noise=noise)
 
     def judge(self, draft: Draft | None, logits: mx.array, state: State) -> Verdict:

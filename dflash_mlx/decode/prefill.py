@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from ..cache.adopt import StockCache
-from ..cache.linear import LinearCache
+from ..cache.context import ContextBuffer
 from ..target.target import Target
 from .round import Drafting
 
@@ -15,7 +15,7 @@ def prefill(
     drafter: Drafting | None,
     tokens: Sequence[int],
     caches: list[StockCache],
-    context: list[LinearCache] | None,
+    context: list[ContextBuffer] | None,
     begin: int,
     step_size: int,
     progress: Callable[[int, int], None],

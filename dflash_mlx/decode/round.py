@@ -5,7 +5,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from ..cache.linear import LinearCache
+from ..cache.context import ContextBuffer
+from ..drafter.proposal import Proposal
 from ..target.target import Target
 from .choose import Chooser, Verdict
 from .state import State
@@ -24,13 +25,13 @@ class Drafting(Protocol):
 
     def kernels(self, block_size: int) -> str: ...
 
-    def make_context(self, start: mx.array) -> list[LinearCache]: ...
+    def make_context(self, start: mx.array) -> list[ContextBuffer]: ...
 
-    def write_context(self, features: mx.array, context: Sequence[LinearCache]) -> None: ...
+    def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None: ...
 
     def draft(
-        self, anchor: mx.array, block_size: int, context: Sequence[LinearCache]
-    ) -> mx.array: ...
+        self, anchor: mx.array, block_size: int, context: Sequence[ContextBuffer]
+    ) -> Proposal: ...
 
 
 def run_round(
@@ -54,8 +55,8 @@ def run_round(
     block, draft = state.anchor[:, None], None
     if block_size > 1:
         write_pending(drafter, state)
-        logits = drafter.draft(state.anchor, block_size, state.context)
-        draft = chooser.draft(logits, state)
+        proposal = drafter.draft(state.anchor, block_size, state.context)
+        draft = chooser.draft(proposal, state)
         block = mx.concatenate([block, draft.tokens], axis=1)
 
     logits, features = target.forward(block, state.caches)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from ..cache.adopt import Buffer
-from ..cache.linear import LinearCache
+from ..cache.context import ContextBuffer
 from .history import History
 
 
@@ -28,7 +28,7 @@ class State:
     anchor: mx.array
     offset: mx.array
     caches: Sequence[Buffer]
-    context: Sequence[LinearCache] | None = None
+    context: Sequence[ContextBuffer] | None = None
     pending: list[mx.array] = field(default_factory=list)
     history: History | None = None
     committed: mx.array | None = None

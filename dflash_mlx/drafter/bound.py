@@ -1,13 +1,16 @@
-"""A drafter bound to its target, whose embedding table and head it borrows."""
+"""A drafter bound to its target, whose embedding table and head it may borrow."""
+
+from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ..cache.linear import LinearCache
-from ..errors import UserError
+from ..cache.context import ContextBuffer
 from ..fingerprint import fingerprint
 from ..target.target import Target
-from .config import DrafterConfig
 from .model import Drafter
+from .proposal import IndependentRows, Proposal
+from .selector import SelectorWalk
+from .vocabulary import Vocabulary
 
 
 class BoundDrafter:
@@ -28,17 +31,16 @@ class BoundDrafter:
         config = drafter.config
         self.block_size = config.block_size
         self.fingerprint = fingerprint(drafter)
+        self._config = config
         self._drafter = drafter
         self._target = target
-        mask = (
+        self._mask_embedding = (
             drafter.mask_embedding
             if config.has_mask_embedding
-            else target.embed(mx.array([config.mask_token_id]))[0]
-        )
-        self._mask_embedding = mask.astype(target.dtype)
-        # A target's table may be padded beyond the vocabulary that the drafter was trained on.
-        rows = mx.arange(target.vocab_size)
-        self._known = rows < config.vocab_size if config.vocab_size < target.vocab_size else None
+            else self._embed(mx.array([config.mask_token_id]))[0]
+        ).astype(drafter.dtype)
+        d2t = drafter.d2t if config.draft_vocab_size is not None else None
+        self._vocabulary = Vocabulary(config, d2t, target.vocab_size)
         mx.eval(self._mask_embedding)
 
     def kernels(self, block_size: int) -> str:
@@ -46,58 +48,57 @@ class BoundDrafter:
         drafter = self._drafter
         return f"context K/V {drafter.context_path(block_size)}, block {drafter.block_path()}"
 
-    def make_context(self, start: mx.array) -> list[LinearCache]:
+    def make_context(self, start: mx.array) -> list[ContextBuffer]:
         """Empty context K/V whose first row is at position ``start [B]``."""
         return self._drafter.make_context(start)
 
-    def write_context(self, features: mx.array, context: list[LinearCache]) -> None:
+    def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None:
         """Write the context K/V of ``features [B, n, taps * hidden]`` at the context's offset."""
         self._drafter.write_context(features, context)
 
-    def draft(self, anchor: mx.array, block_size: int, context: list[LinearCache]) -> mx.array:
-        """Logits ``[B, block_size - 1, vocab]`` of the tokens after ``anchor [B]``.
+    def draft(
+        self, anchor: mx.array, block_size: int, context: Sequence[ContextBuffer]
+    ) -> Proposal:
+        """A proposal for the ``block_size - 1`` tokens after ``anchor [B]``.
 
-        Row ``j`` of a block predicts the token at its own position, so the anchor's row is unused.
+        Row ``j`` of the drafter's block predicts the token at its own position, so the anchor's
+        row is unused; or the one after, and then the block needs one row less.
         """
-        x = self._target.embed(anchor[:, None])
-        masks = mx.broadcast_to(
-            self._mask_embedding, (x.shape[0], block_size - 1, self._mask_embedding.shape[0])
-        )
-        hidden = self._drafter(mx.concatenate([x, masks], axis=1), context)
-        logits = self._target.head(hidden[:, 1:].astype(self._target.dtype))
-        return logits if self._known is None else mx.where(self._known, logits, -mx.inf)
+        drafter, shifted = self._drafter, self._config.sample_from_anchor
+        x = self._embed(anchor[:, None]).astype(drafter.dtype)
+        masks = block_size - 2 if shifted else block_size - 1
+        shape = (x.shape[0], masks, self._config.hidden_size)
+        x = mx.concatenate([x, mx.broadcast_to(self._mask_embedding, shape)], axis=1)
+        hidden = drafter(x, context)
+        hidden = hidden if shifted else hidden[:, 1:]
 
+        if self._config.selector_top_k is None:
+            return IndependentRows(self._vocabulary(self._transform(self._head(hidden))))
+        raw = self._vocabulary(self._head(hidden))
+        return SelectorWalk(drafter.candidate_selector, raw, self._transform, anchor, hidden)
 
-def check_pair(config: DrafterConfig, target: Target) -> None:
-    """Check that a drafter was made for this target.
+    def _embed(self, ids: mx.array) -> mx.array:
+        config = self._config
+        if config.has_embed_tokens:
+            # A target whose table is padded may have emitted a token beyond the drafter's.
+            x = self._drafter.embed_tokens(mx.minimum(ids, config.vocab_size - 1))
+        elif config.embed_scale == "raw":
+            x = self._target.embed_raw(ids)
+        else:
+            x = self._target.embed(ids)
+        scale = config.input_embedding_scale
+        return x if scale == 1.0 else x * scale
 
-    Raises:
-        UserError: naming what does not fit, with both values.
-    """
-    if config.target_hidden_size != target.hidden_size or config.hidden_size != target.hidden_size:
-        raise UserError(
-            f"The drafter was made for another target: its fc takes taps of width "
-            f"{config.target_hidden_size} and its layers are {config.hidden_size} wide, but the "
-            f"target's hidden size is {target.hidden_size}."
-        )
-    layers = target.num_layers
-    if config.num_target_layers not in (None, layers):
-        raise UserError(
-            f"The drafter was made for a target of {config.num_target_layers} layers, but this "
-            f"target has {layers}."
-        )
-    if beyond := [i for i in config.target_layer_ids if i >= layers]:
-        raise UserError(
-            f"The drafter taps layers {list(config.target_layer_ids)}, but the target has only "
-            f"{layers} layers, so {beyond} do not exist."
-        )
-    if config.vocab_size > target.vocab_size:
-        raise UserError(
-            f"The drafter's vocabulary has {config.vocab_size} tokens, but the target's embedding "
-            f"table has only {target.vocab_size} rows."
-        )
-    if not config.has_mask_embedding and config.mask_token_id >= target.vocab_size:
-        raise UserError(
-            f"The drafter's mask token {config.mask_token_id} has no row in the target's embedding "
-            f"table of {target.vocab_size} rows, and the checkpoint brings no mask_embedding."
-        )
+    def _head(self, hidden: mx.array) -> mx.array:
+        if self._config.has_lm_head:
+            return self._drafter.lm_head(hidden)
+        return self._target.head_raw(hidden.astype(self._target.dtype))
+
+    def _transform(self, logits: mx.array) -> mx.array:
+        """The drafter's logits, in float32 where they are not simply the head's."""
+        multiplier, cap = self._config.output_multiplier, self._config.final_logit_softcapping
+        if multiplier != 1.0:
+            logits = logits.astype(mx.float32) * multiplier
+        if cap is not None:
+            logits = mx.tanh(logits.astype(mx.float32) / cap) * cap
+        return logits

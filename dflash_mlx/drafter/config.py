@@ -2,97 +2,27 @@
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from ..errors import UserError
+from .checks import check_bool, check_integer, check_number, reject
+from .rope_config import RopeConfig
 
 MODEL_TYPE = "dflash"
 FORMAT_VERSION = 1
 # What mlx-lm and the converter write beside the drafter's own fields.
 COMPANION_KEYS = frozenset({"source", "quantization", "quantization_config"})
 
-_LARGEST = 2**31 - 1
-_ROPE_EXTRAS = {
-    "default": (),
-    "linear": (),
-    "llama3": ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("beta_fast", "beta_slow", "original_max_position_embeddings"),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RopeConfig:
-    """Rotary position embedding, with every number that the rotation depends on.
-
-    Attributes:
-        rope_type: How the frequencies are scaled.
-        theta: Base of the frequencies.
-        factor: Context extension factor, 1.0 for ``default``.
-        attention_factor: YaRN's amplitude, by which the rotated part is multiplied; 1.0 for
-            the other types.
-        traditional: Rotate neighbouring pairs instead of the two halves of a head.
-        original_max_position_embeddings: Trained context (``llama3`` and ``yarn`` only).
-        beta_fast: ``yarn`` only.
-        beta_slow: ``yarn`` only.
-        low_freq_factor: ``llama3`` only.
-        high_freq_factor: ``llama3`` only.
-
-    Raises:
-        UserError: A value is out of range, or does not belong to the type.
-    """
-
-    rope_type: Literal["default", "linear", "llama3", "yarn"]
-    theta: float
-    factor: float
-    attention_factor: float
-    traditional: bool
-    original_max_position_embeddings: int | None = None
-    beta_fast: float | None = None
-    beta_slow: float | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.rope_type not in _ROPE_EXTRAS:
-            _reject("rope_type", self.rope_type, f"one of {', '.join(_ROPE_EXTRAS)}")
-        _check_number("theta", self.theta, above=1.0)
-        _check_number("factor", self.factor, at_least=1.0)
-        _check_number("attention_factor", self.attention_factor, above=0.0)
-        _check_bool("traditional", self.traditional)
-        if self.rope_type == "default" and self.factor != 1.0:
-            _reject("factor", self.factor, "1.0 with rope_type 'default'")
-        if self.rope_type != "yarn" and self.attention_factor != 1.0:
-            _reject("attention_factor", self.attention_factor, "1.0 unless rope_type is 'yarn'")
-        self._check_extras()
-
-    def _check_extras(self) -> None:
-        """The fields of one type only: present there, absent elsewhere, low before high."""
-        wanted = _ROPE_EXTRAS[self.rope_type]
-        for name in sorted({name for names in _ROPE_EXTRAS.values() for name in names}):
-            value = getattr(self, name)
-            if name not in wanted:
-                if value is not None:
-                    _reject(name, value, f"absent with rope_type {self.rope_type!r}")
-            elif name == "original_max_position_embeddings":
-                _check_integer(name, value, 1)
-            else:
-                _check_number(name, value, above=0.0)
-        if self.rope_type == "yarn" and self.beta_slow >= self.beta_fast:
-            _reject("beta_slow", self.beta_slow, f"smaller than beta_fast ({self.beta_fast})")
-        if self.rope_type == "llama3" and self.low_freq_factor >= self.high_freq_factor:
-            _reject(
-                "low_freq_factor",
-                self.low_freq_factor,
-                f"smaller than high_freq_factor ({self.high_freq_factor})",
-            )
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrafterConfig:
-    """A drafter in this project's MLX format, every field explicit and range-checked.
+    """A drafter in this project's MLX format, every field range-checked.
+
+    Fields without a default must be in the file; the defaults are those of a z-lab v1 drafter.
 
     Attributes:
         hidden_size: Width of the drafter.
@@ -106,13 +36,40 @@ class DrafterConfig:
         vocab_size: Rows of the target's table that the drafter was trained with.
         block_size: Block size, anchor included.
         mask_token_id: Token that stands for a position to be drafted.
-        target_layer_ids: Taps: 0-based target layers whose OUTPUT is read, in ``fc``'s order.
+        target_layer_ids: Taps: 0-based target layers whose OUTPUT is read, before any final norm,
+            in ``fc``'s order. None at all means the target's last hidden state after its final
+            norm, and no ``fc``.
         num_target_layers: Depth of the target, if the checkpoint says.
         rope: Rotary position embedding.
         attention_bias: Whether q, k, v and o projections have a bias.
         max_position_embeddings: Trained context length, if the checkpoint says.
         has_mask_embedding: Whether the weights hold ``mask_embedding`` [hidden_size], which then
-            replaces the mask token's row of the target's table.
+            replaces the mask token's row of the table.
+        layer_types: ``"full_attention"`` or ``"sliding_attention"``, one a layer; empty: all full.
+        sliding_window: Rows that a sliding layer sees, the row itself included.
+        window_rule: How the window falls on position ``k``. ``"row"``: a row at ``p`` sees
+            ``p - k < sliding_window``, and ahead in its block ``k - p < sliding_window`` if the
+            layer is not causal. ``"anchor"``: every row of a block whose anchor is at ``a``
+            sees ``a - k <= sliding_window``, and all of its block.
+        causal_layers: Whether a row sees only itself and what precedes it in its block, one a
+            layer; empty: no layer is causal. Context is visible either way.
+        embed_scale: ``"target"``: block embeddings are what the target's first layer receives;
+            ``"raw"``: plain rows of the table.
+        input_embedding_scale: Further factor on the table's rows, the mask embedding excepted.
+        output_multiplier: Factor on the head's logits.
+        final_logit_softcapping: ``cap * tanh(logits / cap)`` after it, or None.
+        has_embed_tokens: Whether the drafter brings its own embedding table.
+        has_lm_head: Whether the drafter brings its own head, of ``draft_vocab_size`` rows.
+        draft_vocab_size: Tokens that the drafter can draft, or None for all of ``vocab_size``.
+            If fewer, ``d2t`` [draft_vocab_size] int32 holds their ids in the target's vocabulary.
+        has_hidden_dim_adapter: Whether each tap goes through ``hidden_dim_adapter``, a projection
+            from ``target_hidden_size`` to ``hidden_size``, before ``fc``.
+        sample_from_anchor: Whether row ``j`` of a block predicts the token after its own position,
+            the anchor's row included; else row ``j`` predicts the token at its own position.
+        conv_kernel_size: Taps of DFlash 2's grouped dynamic causal convolutions, or None.
+        conv_group_size: Channels that share a dynamic kernel there, or None.
+        selector_rank: Width of DFlash 2's candidate selector, or None.
+        selector_top_k: Candidates a position there, or None.
 
     Raises:
         UserError: A value is of the wrong type or out of range; the message names the field.
@@ -135,41 +92,74 @@ class DrafterConfig:
     attention_bias: bool
     max_position_embeddings: int | None
     has_mask_embedding: bool
+    layer_types: tuple[str, ...] = ()
+    sliding_window: int | None = None
+    window_rule: Literal["row", "anchor"] = "row"
+    causal_layers: tuple[bool, ...] = ()
+    embed_scale: Literal["target", "raw"] = "target"
+    input_embedding_scale: float = 1.0
+    output_multiplier: float = 1.0
+    final_logit_softcapping: float | None = None
+    has_embed_tokens: bool = False
+    has_lm_head: bool = False
+    draft_vocab_size: int | None = None
+    has_hidden_dim_adapter: bool = False
+    sample_from_anchor: bool = False
+    conv_kernel_size: int | None = None
+    conv_group_size: int | None = None
+    selector_rank: int | None = None
+    selector_top_k: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "target_hidden_size", "intermediate_size", "vocab_size"):
-            _check_integer(name, getattr(self, name), 1)
-        _check_integer("num_hidden_layers", self.num_hidden_layers, 1, 1024)
-        _check_integer("block_size", self.block_size, 2, 256)
-        _check_number("rms_norm_eps", self.rms_norm_eps, above=0.0, at_most=0.01)
-        _check_bool("attention_bias", self.attention_bias)
-        _check_bool("has_mask_embedding", self.has_mask_embedding)
+            check_integer(name, getattr(self, name), 1)
+        check_integer("num_hidden_layers", self.num_hidden_layers, 1, 1024)
+        check_integer("block_size", self.block_size, 2, 256)
+        check_number("rms_norm_eps", self.rms_norm_eps, above=0.0, at_most=0.01)
+        for field in dataclasses.fields(self):
+            if field.type is bool:
+                check_bool(field.name, getattr(self, field.name))
         for name in ("num_target_layers", "max_position_embeddings"):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 1)
+                check_integer(name, getattr(self, name), 1)
         if not isinstance(self.rope, RopeConfig):
-            _reject("rope", self.rope, "a RopeConfig")
+            reject("rope", self.rope, "a RopeConfig")
         self._check_heads()
         self._check_mask_token()
         self._check_taps()
+        self._check_layers()
+        self._check_tables()
+        self._check_dflash2()
+
+    @property
+    def sliding(self) -> tuple[bool, ...]:
+        """Whether each layer is a sliding one."""
+        if not self.layer_types:
+            return (False,) * self.num_hidden_layers
+        return tuple(kind == SLIDING for kind in self.layer_types)
+
+    @property
+    def causal(self) -> tuple[bool, ...]:
+        """Whether each layer's block is causal."""
+        return self.causal_layers or (False,) * self.num_hidden_layers
 
     def _check_heads(self) -> None:
-        _check_integer("num_attention_heads", self.num_attention_heads, 1, 4096)
-        _check_integer("num_key_value_heads", self.num_key_value_heads, 1, 4096)
-        _check_integer("head_dim", self.head_dim, 2, 4096)
+        check_integer("num_attention_heads", self.num_attention_heads, 1, 4096)
+        check_integer("num_key_value_heads", self.num_key_value_heads, 1, 4096)
+        check_integer("head_dim", self.head_dim, 2, 4096)
         if self.num_attention_heads % self.num_key_value_heads:
-            _reject(
+            reject(
                 "num_key_value_heads",
                 self.num_key_value_heads,
                 f"a divisor of num_attention_heads ({self.num_attention_heads})",
             )
         if self.head_dim % 2:
-            _reject("head_dim", self.head_dim, "even, because RoPE rotates pairs")
+            reject("head_dim", self.head_dim, "even, because RoPE rotates pairs")
 
     def _check_mask_token(self) -> None:
-        _check_integer("mask_token_id", self.mask_token_id, 0)
+        check_integer("mask_token_id", self.mask_token_id, 0)
         if self.mask_token_id >= self.vocab_size and not self.has_mask_embedding:
-            _reject(
+            reject(
                 "mask_token_id",
                 self.mask_token_id,
                 f"below vocab_size ({self.vocab_size}), unless the drafter has a mask embedding",
@@ -177,18 +167,78 @@ class DrafterConfig:
 
     def _check_taps(self) -> None:
         taps = self.target_layer_ids
-        if not isinstance(taps, tuple) or not taps:
-            _reject("target_layer_ids", taps, "a non-empty list of 0-based target layers")
+        if not isinstance(taps, tuple):
+            reject("target_layer_ids", taps, "a list of 0-based target layers")
         for tap in taps:
-            _check_integer("target_layer_ids", tap, 0)
+            check_integer("target_layer_ids", tap, 0)
         if any(a >= b for a, b in itertools.pairwise(taps)):
-            _reject("target_layer_ids", list(taps), "strictly increasing")
-        if self.num_target_layers is not None and taps[-1] >= self.num_target_layers:
-            _reject(
+            reject("target_layer_ids", list(taps), "strictly increasing")
+        if taps and self.num_target_layers is not None and taps[-1] >= self.num_target_layers:
+            reject(
                 "target_layer_ids",
                 list(taps),
                 f"below num_target_layers ({self.num_target_layers})",
             )
+        bare = not taps and not self.has_hidden_dim_adapter
+        if bare and self.hidden_size != self.target_hidden_size:
+            reject(
+                "hidden_size",
+                self.hidden_size,
+                f"target_hidden_size ({self.target_hidden_size}) without taps and adapter",
+            )
+
+    def _check_layers(self) -> None:
+        layers = self.num_hidden_layers
+        if not isinstance(self.layer_types, tuple) or len(self.layer_types) not in (0, layers):
+            reject("layer_types", self.layer_types, f"a list of {layers} types, or empty")
+        for kind in self.layer_types:
+            if kind not in (FULL, SLIDING):
+                reject("layer_types", kind, f"{FULL!r} or {SLIDING!r}")
+        if not isinstance(self.causal_layers, tuple) or len(self.causal_layers) not in (0, layers):
+            reject("causal_layers", self.causal_layers, f"a list of {layers} flags, or empty")
+        for flag in self.causal_layers:
+            check_bool("causal_layers", flag)
+        if self.window_rule not in ("row", "anchor"):
+            reject("window_rule", self.window_rule, "'row' or 'anchor'")
+        if any(self.sliding):
+            check_integer("sliding_window", self.sliding_window, 1)
+        elif self.sliding_window is not None:
+            reject("sliding_window", self.sliding_window, "null without a sliding layer")
+
+    def _check_tables(self) -> None:
+        if self.embed_scale not in ("target", "raw"):
+            reject("embed_scale", self.embed_scale, "'target' or 'raw'")
+        if self.has_embed_tokens and self.embed_scale != "raw":
+            reject("embed_scale", self.embed_scale, "'raw' with its own embedding table")
+        check_number("input_embedding_scale", self.input_embedding_scale, above=0.0)
+        check_number("output_multiplier", self.output_multiplier, above=0.0)
+        if self.final_logit_softcapping is not None:
+            check_number("final_logit_softcapping", self.final_logit_softcapping, above=0.0)
+        if self.draft_vocab_size is not None:
+            check_integer("draft_vocab_size", self.draft_vocab_size, 1, self.vocab_size - 1)
+            if not self.has_lm_head:
+                reject("draft_vocab_size", self.draft_vocab_size, "null without its own head")
+
+    def _check_dflash2(self) -> None:
+        pairs = (("conv_kernel_size", "conv_group_size"), ("selector_rank", "selector_top_k"))
+        for one, other in pairs:
+            values = getattr(self, one), getattr(self, other)
+            if values == (None, None):
+                continue
+            check_integer(one, values[0], 1)
+            check_integer(other, values[1], 1)
+        if self.conv_kernel_size is not None:
+            check_integer("conv_kernel_size", self.conv_kernel_size, 1, self.block_size)
+            if self.hidden_size % self.conv_group_size:
+                reject(
+                    "conv_group_size",
+                    self.conv_group_size,
+                    f"a divisor of hidden_size ({self.hidden_size})",
+                )
+        if self.selector_top_k is not None:
+            check_integer("selector_top_k", self.selector_top_k, 1, self.vocab_size)
+            if self.draft_vocab_size is not None:
+                reject("selector_top_k", self.selector_top_k, "null with a reduced vocabulary")
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
@@ -212,58 +262,26 @@ class DrafterConfig:
         _check_keys(cls, fields, "The drafter's config.json")
         rope = fields["rope"]
         if not isinstance(rope, Mapping):
-            _reject("rope", rope, "an object")
+            reject("rope", rope, "an object")
         _check_keys(RopeConfig, rope, "rope in the drafter's config.json")
-        taps = fields["target_layer_ids"]
-        fields["target_layer_ids"] = tuple(taps) if isinstance(taps, list) else taps
-        return cls(**{**fields, "rope": RopeConfig(**rope)})
+        lists = {key: tuple(x) for key, x in fields.items() if isinstance(x, list)}
+        return cls(**{**fields, **lists, "rope": RopeConfig(**rope)})
 
     def to_dict(self) -> dict[str, Any]:
         """The MLX format's ``config.json`` as an object; ``from_dict`` reads it back."""
         fields = dataclasses.asdict(self)
-        fields["target_layer_ids"] = list(self.target_layer_ids)
-        return {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION, **fields}
+        lists = {key: list(x) for key, x in fields.items() if isinstance(x, tuple)}
+        return {"model_type": MODEL_TYPE, "format_version": FORMAT_VERSION, **fields, **lists}
 
 
 def _check_keys(cls: type, found: Mapping[str, Any], where: str) -> None:
-    wanted = {field.name for field in dataclasses.fields(cls)}
-    if missing := sorted(wanted - set(found)):
+    fields = dataclasses.fields(cls)
+    wanted = {field.name for field in fields}
+    required = {field.name for field in fields if field.default is dataclasses.MISSING}
+    if missing := sorted(required - set(found)):
         raise UserError(f"{where} lacks {', '.join(missing)}; convert the checkpoint again.")
     if unknown := sorted(set(found) - wanted):
         raise UserError(
             f"{where} has keys this version does not know: {', '.join(unknown)}; "
             "convert the checkpoint again, or use a newer dflash-mlx."
         )
-
-
-def _check_integer(name: str, value: Any, low: int, high: int = _LARGEST) -> None:
-    # bool is an int in Python, but `true` in a config is a mistake.
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        _reject(name, value, f"an integer from {low} to {high}")
-
-
-def _check_number(
-    name: str,
-    value: Any,
-    *,
-    above: float = -math.inf,
-    at_least: float = -math.inf,
-    at_most: float = math.inf,
-) -> None:
-    limits = (f"above {above}", f"at least {at_least}", f"at most {at_most}")
-    bounded = (above > -math.inf, at_least > -math.inf, at_most < math.inf)
-    wanted = " and ".join(limit for limit, is_set in zip(limits, bounded, strict=True) if is_set)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        _reject(name, value, f"a finite number {wanted}")
-    if value <= above or value < at_least or value > at_most:
-        _reject(name, value, wanted)
-
-
-def _check_bool(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        _reject(name, value, "true or false")
-
-
-def _reject(name: str, value: Any, wanted: str) -> None:
-    raise UserError(f"{name} is {value!r} in the drafter's config; it must be {wanted}.")

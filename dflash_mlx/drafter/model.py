@@ -1,19 +1,27 @@
-"""The DFlash drafter (z-lab v1): a few Qwen3-like layers that attend to the target's features.
+"""The DFlash drafter: a few Qwen3-like layers that attend to the target's features.
 
 ``h = x + o(attention(q from norm(x); k, v from [context ; norm(x)]))``, then the MLP; the context
-is ``hidden_norm(fc(features))`` without any per-layer norm. Parameter names mirror the checkpoint.
+is ``hidden_norm(fc(features))`` without any per-layer norm. Everything else is switched on by the
+configuration. Parameter names mirror the checkpoint.
 """
+
+from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.activations import swiglu
 
+from ..cache.context import ContextBuffer
 from ..cache.linear import LinearCache
+from ..cache.window import WindowCache
 from ..kernels.path import Path
 from .config import DrafterConfig
 from .context import ContextProjection, split_linear, stack_linears
+from .convolution import GroupedDynamicCausalConv
 from .heads import BlockHeads
+from .masks import layer_visibility
 from .rope import RoPE
+from .selector import CandidateSelector
 
 
 class Attention(nn.Module):
@@ -45,7 +53,7 @@ class Attention(nn.Module):
         """How the heads of a block of this dtype are normed and rotated, and why."""
         return self._heads.path(dtype)
 
-    def __call__(self, x: mx.array, mask: mx.array, context: LinearCache) -> mx.array:
+    def __call__(self, x: mx.array, mask: mx.array, context: ContextBuffer) -> mx.array:
         B, n, _ = x.shape
         q, k, v = self._heads(self.q_proj(x), self.kv_proj(x), context.offset)
         k, v = context.update_and_fetch(k, v)
@@ -72,10 +80,18 @@ class DecoderLayer(nn.Module):
         self.mlp = MLP(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        if config.conv_kernel_size is not None:
+            self.attention_conv = GroupedDynamicCausalConv(config)
+            self.mlp_conv = GroupedDynamicCausalConv(config)
 
-    def __call__(self, x: mx.array, mask: mx.array, context: LinearCache) -> mx.array:
-        h = x + self.self_attn(self.input_layernorm(x), mask, context)
-        return h + self.mlp(self.post_attention_layernorm(h))
+    def __call__(self, x: mx.array, mask: mx.array, context: ContextBuffer) -> mx.array:
+        def attend(h: mx.array) -> mx.array:
+            return self.self_attn(h, mask, context)
+
+        h = self.input_layernorm(x)
+        x = x + (self.attention_conv(attend, h) if "attention_conv" in self else attend(h))
+        h = self.post_attention_layernorm(x)
+        return x + (self.mlp_conv(self.mlp, h) if "mlp_conv" in self else self.mlp(h))
 
 
 class Drafter(nn.Module):
@@ -88,13 +104,31 @@ class Drafter(nn.Module):
     def __init__(self, config: DrafterConfig):
         super().__init__()
         self.config = config
-        taps = len(config.target_layer_ids)
-        self.fc = nn.Linear(taps * config.target_hidden_size, config.hidden_size, bias=False)
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        hidden, width, taps = (
+            config.hidden_size,
+            config.target_hidden_size,
+            len(config.target_layer_ids),
+        )
+        if config.has_hidden_dim_adapter:
+            self.hidden_dim_adapter = nn.Linear(width, hidden, bias=False)
+            width = hidden
+        if taps:
+            self.fc = nn.Linear(taps * width, hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(hidden, eps=config.rms_norm_eps)
         self.layers = [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = nn.RMSNorm(hidden, eps=config.rms_norm_eps)
         if config.has_mask_embedding:
-            self.mask_embedding = mx.zeros((config.hidden_size,))
+            self.mask_embedding = mx.zeros((hidden,))
+        if config.has_embed_tokens:
+            self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
+        if config.has_lm_head:
+            rows = config.draft_vocab_size or config.vocab_size
+            self.lm_head = nn.Linear(hidden, rows, bias=False)
+        if config.draft_vocab_size is not None:
+            self.d2t = mx.arange(config.draft_vocab_size, dtype=mx.int32)
+        if config.selector_top_k is not None:
+            self.candidate_selector = CandidateSelector(config)
+        self._visibility = layer_visibility(config)
 
     def stack_context(self) -> None:
         """Stack every layer's K and V projection into one product, and drop the originals.
@@ -128,25 +162,38 @@ class Drafter(nn.Module):
         """The dtype of the drafter's activations, and of the context K/V."""
         return self.hidden_norm.weight.dtype
 
-    def make_context(self, start: mx.array) -> list[LinearCache]:
+    def make_context(self, start: mx.array) -> list[ContextBuffer]:
         """Empty context K/V, one buffer a layer, whose first row is at position ``start`` [B].
 
         One buffer a layer and not one for all: a write into an array that an unfinished read
         still holds copies the array, and a draft writes every layer in turn.
         """
-        return [LinearCache(None, None, start, start) for _ in self.layers]
+        return [
+            LinearCache(None, None, start, start)
+            if sees.window is None
+            else WindowCache(sees.window, self.config.block_size, start)
+            for sees in self._visibility
+        ]
 
-    def write_context(self, features: mx.array, context: list[LinearCache]) -> None:
-        """Project ``features [B, n, taps * target_hidden]`` into every layer's context K/V.
+    def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None:
+        """Project ``features`` into every layer's context K/V.
 
         The rows are written at the context's offset and not committed.
+
+        Args:
+            features: ``[B, n, taps * target_hidden]``, or ``[B, n, target_hidden]`` without taps.
+            context: one buffer a layer, all at the same offset.
         """
-        c = self.hidden_norm(self.fc(features.astype(self.dtype)))
+        c = features.astype(self.dtype)
+        if "hidden_dim_adapter" in self:
+            taps = c.reshape(*c.shape[:2], -1, self.config.target_hidden_size)
+            c = self.hidden_dim_adapter(taps).reshape(*c.shape[:2], -1)
+        c = self.hidden_norm(self.fc(c) if "fc" in self else c)
         # Iterating splits them into views, where an index would launch a gather each.
         for cache, keys, values in zip(context, *self._context(c, context[0].offset), strict=True):
             cache.write(keys, values)
 
-    def __call__(self, x: mx.array, context: list[LinearCache]) -> mx.array:
+    def __call__(self, x: mx.array, context: Sequence[ContextBuffer]) -> mx.array:
         """Hidden states ``[B, n, hidden]`` after the final norm, of one block.
 
         Args:
@@ -154,7 +201,8 @@ class Drafter(nn.Module):
             context: context K/V; the block's own K and V are written at its offset.
         """
         x = x.astype(self.dtype)
-        mask = context[0].block_mask(x.shape[1])
-        for layer, cache in zip(self.layers, context, strict=True):
-            x = layer(x, mask, cache)
+        kinds = dict(zip(self._visibility, context, strict=True))
+        masks = {sees: sees.mask(cache, x.shape[1]) for sees, cache in kinds.items()}
+        for layer, sees, cache in zip(self.layers, self._visibility, context, strict=True):
+            x = layer(x, masks[sees], cache)
         return self.norm(x)

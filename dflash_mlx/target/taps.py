@@ -16,8 +16,8 @@ class Taps:
     swapped layers do nothing more than before outside :meth:`recording`.
 
     Args:
-        layers: the target's decoder layers.
-        ids: the tapped layers, 0-based; a tap reads the layer's output.
+        layers: the target's decoder layers, and its final norm after them.
+        ids: the tapped ones, 0-based; a tap reads the output.
 
     Raises:
         UserError: a layer is tapped already. Nothing is swapped then.

@@ -17,7 +17,8 @@ class Target:
 
     Args:
         model: as mlx-lm loads it. Its parameters and behaviour stay as they are.
-        taps: layers whose output is read, 0-based, in the drafter's order; none for plain decoding.
+        taps: layers whose output is read, 0-based, in the drafter's order; the number of layers
+            stands for the final norm. None for plain decoding.
 
     Raises:
         UserError: the family is not supported; the model is left untapped.
@@ -27,7 +28,7 @@ class Target:
         self.family = family_of(model)
         self.model = model
         self._stack = model.model
-        self._taps = Taps(self._stack.layers, taps)
+        self._taps = Taps([*self._stack.layers, self._stack.norm], taps)
 
     @property
     def num_layers(self) -> int:
@@ -49,20 +50,27 @@ class Target:
 
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
-        x = self._stack.embed_tokens(ids)
+        x = self.embed_raw(ids)
         scale = self.family.embed_scale
         return x * scale(self.hidden_size, x.dtype) if scale else x
 
+    def embed_raw(self, ids: mx.array) -> mx.array:
+        """The embedding table's rows of ``ids``, unscaled."""
+        return self._stack.embed_tokens(ids)
+
     def head(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states that are already normed, softcapped as the target's own are."""
-        if "lm_head" in self.model:
-            logits = self.model.lm_head(hidden)
-        else:
-            logits = self._stack.embed_tokens.as_linear(hidden)
+        logits = self.head_raw(hidden)
         if self.family.softcap:
             cap = self.model.args.final_logit_softcapping
             logits = mx.tanh(logits / cap) * cap
         return logits
+
+    def head_raw(self, hidden: mx.array) -> mx.array:
+        """The head's product alone, before any scale or softcap of the target's own."""
+        if "lm_head" in self.model:
+            return self.model.lm_head(hidden)
+        return self._stack.embed_tokens.as_linear(hidden)
 
     def forward(
         self, ids: mx.array, caches: Sequence[Buffer] | Sequence[StockCache]

@@ -57,6 +57,5 @@ def test_nothing_is_measured_where_the_size_is_known(options, pair, place, capsy
 
 def test_tuning_needs_a_drafter(pair, place, capsys):
     assert main(["tune", *pair[:2]]) == 2
-    assert capsys.readouterr().err == (
-        "error: No drafter is loaded, so there is no block size to tune.\n"
-    )
+    err = capsys.readouterr().err
+    assert err.endswith("error: No drafter is loaded, so there is no block size to tune.\n")

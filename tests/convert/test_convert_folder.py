@@ -15,11 +15,10 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
-from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
+from tiny_checkpoint import parsed_config, snapshot, tiny_config, tiny_weights, write_checkpoint
 
 import dflash_mlx.convert.writer as writer
 from dflash_mlx.convert import convert, convert_cached
-from dflash_mlx.convert.zlab import parse
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
@@ -48,7 +47,7 @@ def test_weights_and_config_survive(tmp_path: Path, shards: int) -> None:
     folder = convert(source, tmp_path / "deep" / "out")
     drafter, config = load(folder)
     assert_same(parameters(drafter), tiny_weights(tiny_config()))
-    assert DrafterConfig.from_dict(config) == parse(tiny_config())
+    assert DrafterConfig.from_dict(config) == parsed_config(tiny_config())
     assert {path.name for path in folder.iterdir()} == {
         "README.md",
         "config.json",
@@ -128,7 +127,7 @@ def test_provenance_of_a_local_folder(tmp_path: Path) -> None:
     assert recorded["path"] == "My-Drafter"
     assert str(tmp_path) not in (folder / "config.json").read_text()
     assert (recorded["revision"], recorded["license"]) == (None, "mit")
-    assert (recorded["format"], recorded["tap_base"]) == ("z-lab-v1", 0)
+    assert (recorded["format"], recorded["tap_base"]) == ("z-lab", 0)
     assert recorded["sha256"] == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in source.glob("*.safetensors")
@@ -145,14 +144,19 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str
     remote, cache = tmp_path / "remote", tmp_path / "hub" / "snapshots" / COMMIT
     fetched: list[str] = []
 
-    def snapshot_download(repo: str, *, revision: str | None, allow_patterns: Iterable[str]) -> str:
+    def snapshot_download(
+        repo: str, *, revision: str | None, allow_patterns: Iterable[str], local_files_only: bool
+    ) -> str:
         if repo != "z-lab/Tiny" or revision not in (None, "main", COMMIT):
             raise LocalEntryNotFoundError("offline")
         cache.mkdir(parents=True, exist_ok=True)
-        for path in remote.iterdir():
-            if any(fnmatch(path.name, pattern) for pattern in allow_patterns):
-                fetched.append(path.name)
-                shutil.copy(path, cache)
+        for path in (path for path in remote.rglob("*") if path.is_file()):
+            name = str(path.relative_to(remote))
+            # As in huggingface_hub, a star matches slashes too.
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                fetched.append(name)
+                (cache / name).parent.mkdir(exist_ok=True)
+                shutil.copy(path, cache / name)
         return str(cache)
 
     monkeypatch.setattr("dflash_mlx.hub.snapshot_download", snapshot_download)
@@ -178,8 +182,8 @@ def test_a_config_is_refused_before_its_weights_are_fetched(
 ) -> None:
     remote, fetched = hub
     write_checkpoint(remote)
-    (remote / "config.json").write_text(json.dumps(tiny_config(is_causal=True)))
-    with pytest.raises(UserError, match=r"^z-lab/Tiny: .*causal"):
+    (remote / "config.json").write_text(json.dumps(tiny_config(gating="per-head")))
+    with pytest.raises(UserError, match=r"^z-lab/Tiny: .*gated"):
         convert("z-lab/Tiny", tmp_path / "out")
     assert "model.safetensors" not in fetched
 
@@ -257,3 +261,38 @@ def test_source_folder_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no config.json"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_hub_repository_of_the_target(tmp_path: Path, hub: tuple[Path, list[str]]) -> None:
+    """Its drafter is in ``dflash/``, and none of the target's weights are fetched."""
+    remote, fetched = hub
+    write_checkpoint(remote / "dflash", shards=2)
+    (remote / "config.json").write_text('{"model_type": "mimo"}')
+    (remote / "model.safetensors").write_text("the target")
+    folder = convert("z-lab/Tiny", tmp_path / "out")
+    assert_same(parameters(load(folder)[0]), tiny_weights(tiny_config()))
+    assert "model.safetensors" not in fetched
+    recorded = json.loads((folder / "config.json").read_text())["source"]
+    assert (recorded["repo"], recorded["revision"]) == ("z-lab/Tiny", COMMIT)
+
+
+def test_shards_that_are_refused_by_their_index(
+    tmp_path: Path, hub: tuple[Path, list[str]]
+) -> None:
+    """The index names the tensors before any of them is fetched."""
+    remote, fetched = hub
+    weights = tiny_weights(tiny_config())
+    weights["markov_w1.weight"] = weights["norm.weight"]
+    write_checkpoint(remote, weights=weights, shards=2)
+    with pytest.raises(UserError, match=r"^z-lab/Tiny: .*DSpark's heads"):
+        convert("z-lab/Tiny", tmp_path / "out")
+    assert not any(name.endswith(".safetensors") for name in fetched)
+
+
+def test_gguf(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is a GGUF file"):
+        convert(tmp_path / "dflash-q8.gguf", tmp_path / "out")
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "dflash.gguf").write_text("")
+    with pytest.raises(UserError, match=r"no config.json.*GGUF"):
+        convert(tmp_path / "only", tmp_path / "out")

@@ -4,9 +4,8 @@ import math
 from typing import Any
 
 import pytest
-from tiny_checkpoint import tiny_config
+from tiny_checkpoint import parsed_config, tiny_config
 
-from dflash_mlx.convert.zlab import parse
 from dflash_mlx.errors import UserError
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}
@@ -28,7 +27,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
     ],
 )
 def test_yarn_amplitude(extra: dict[str, float], amplitude: float) -> None:
-    rope = parse(tiny_config(rope_scaling=YARN | extra)).rope
+    rope = parsed_config(tiny_config(rope_scaling=YARN | extra)).rope
     assert rope.attention_factor == pytest.approx(amplitude, abs=1e-12)
     assert (rope.beta_fast, rope.beta_slow) == (32.0, 1.0)
 
@@ -37,7 +36,9 @@ def test_yarn_amplitude(extra: dict[str, float], amplitude: float) -> None:
 @pytest.mark.parametrize("spelling", ["type", "rope_type"])
 def test_rope_spellings(place: str, spelling: str) -> None:
     yarn = {spelling: "yarn", **{k: v for k, v in YARN.items() if k != "rope_type"}}
-    assert parse(tiny_config(**{place: yarn})) == parse(tiny_config(rope_scaling=YARN))
+    assert parsed_config(tiny_config(**{place: yarn})) == parsed_config(
+        tiny_config(rope_scaling=YARN)
+    )
 
 
 def test_llama3_and_linear() -> None:
@@ -48,9 +49,12 @@ def test_llama3_and_linear() -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    rope = parse(tiny_config(rope_scaling=llama3)).rope
+    rope = parsed_config(tiny_config(rope_scaling=llama3)).rope
     assert (rope.factor, rope.low_freq_factor, rope.high_freq_factor) == (8.0, 1.0, 4.0)
-    assert parse(tiny_config(rope_scaling={"type": "linear", "factor": 2.0})).rope.factor == 2.0
+    assert (
+        parsed_config(tiny_config(rope_scaling={"type": "linear", "factor": 2.0})).rope.factor
+        == 2.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,11 +77,22 @@ def test_llama3_and_linear() -> None:
 )
 def test_rope_mistakes(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        parse(tiny_config(**changes))
+        parsed_config(tiny_config(**changes))
 
 
 def test_rope_style() -> None:
-    assert parse(tiny_config(is_neox_style=False)).rope.traditional
-    assert not parse(tiny_config(is_neox_style=True)).rope.traditional
+    assert parsed_config(tiny_config(is_neox_style=False)).rope.traditional
+    assert not parsed_config(tiny_config(is_neox_style=True)).rope.traditional
     with pytest.raises(UserError, match="rope style"):
-        parse(tiny_config(is_neox_style=True, rope_is_neox_style=False))
+        parsed_config(tiny_config(is_neox_style=True, rope_is_neox_style=False))
+
+
+def test_amplitude_that_the_user_gives() -> None:
+    """It overrules the config's, and means nothing without YaRN."""
+    config = tiny_config(rope_scaling=YARN | {"mscale": 1.0, "mscale_all_dim": 1.0})
+    assert parsed_config(config).rope.attention_factor == 1.0
+    assert parsed_config(config, attention_factor=1.4158883).rope.attention_factor == 1.4158883
+    with pytest.raises(UserError, match=r"--attention-factor is for YaRN.*'default'"):
+        parsed_config(tiny_config(), attention_factor=1.2)
+    with pytest.raises(UserError, match="attention_factor is -1"):
+        parsed_config(config, attention_factor=-1.0)

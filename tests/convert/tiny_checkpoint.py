@@ -1,4 +1,4 @@
-"""Tiny random z-lab checkpoints, and torch.save files written without torch."""
+"""Tiny random checkpoints of every format, and torch.save files written without torch."""
 
 import json
 import pickle
@@ -9,8 +9,17 @@ from typing import Any
 
 import mlx.core as mx
 
+from dflash_mlx.convert.additions import Additions
+from dflash_mlx.convert.detect import parse
 from dflash_mlx.convert.plan import expected_tensors
-from dflash_mlx.convert.zlab import parse
+from dflash_mlx.drafter.config import DrafterConfig
+
+
+def parsed_config(config: dict[str, Any], **additions: Any) -> DrafterConfig:
+    """The drafter that a raw config.json without a mask embedding describes."""
+    names = expected_tensors(parse(config, None, Additions(**additions)).config)
+    present = set(names) - {"mask_embedding"}
+    return parse(config, present, Additions(**additions)).config
 
 
 def tiny_config(**changes: Any) -> dict[str, Any]:
@@ -45,7 +54,7 @@ def tiny_weights(config: dict[str, Any], dtype: mx.Dtype = mx.bfloat16) -> dict[
     mx.random.seed(7)
     return {
         name: mx.random.normal(expected.shape).astype(dtype)
-        for name, expected in expected_tensors(parse(config)).items()
+        for name, expected in expected_tensors(parsed_config(config)).items()
     }
 
 

@@ -97,9 +97,9 @@ def first_draft(pair, prompt, truth, plain_rounds):
     def spy(anchor, block_size, context):
         offset = context[0].offset.item()
         rows = [a[:, :, :offset] for c in context for a in (c.keys, c.values)]
-        logits = draft(anchor, block_size, context)
-        seen.append([logits, *rows])
-        return logits
+        proposal = draft(anchor, block_size, context)
+        seen.append([proposal.logits, *rows])
+        return proposal
 
     pair.drafter.draft = spy
     try:
@@ -122,6 +122,21 @@ def test_draft_after_plain_rounds_is_that_of_a_cold_start(length, plain_rounds):
     for a, b in zip(warm, cold, strict=True):
         assert a.shape == b.shape
         assert mx.abs(a - b).max() <= 2e-5 * mx.abs(b).max()
+
+
+@pytest.mark.parametrize("window", [3, 8, 40])
+@pytest.mark.parametrize("plain_rounds", [1, 31, 32, 33, 70])
+def test_sliding_drafter_layers_after_plain_rounds(plain_rounds, window):
+    prompt, truth = case("llama", 20)
+    sliding = {
+        "layer_types": ("sliding_attention", "full_attention"),
+        "sliding_window": window,
+    }
+    with random_pair(model_of("llama"), **sliding) as pair:
+        warm, *_ = first_draft(pair, prompt, truth, plain_rounds)
+        rest = truth[plain_rounds:]
+        cold, *_ = first_draft(pair, prompt + truth[:plain_rounds], rest, 0)
+    assert mx.abs(warm - cold).max() <= 2e-5 * mx.abs(cold).max()
 
 
 @pytest.mark.parametrize("plain_rounds", [1, 7, 40])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dflash_mlx.drafter.config import DrafterConfig, RopeConfig
+from dflash_mlx.drafter.config import DrafterConfig
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.errors import UserError
 
 ROPE = {"rope_type": "default", "theta": 1e6, "factor": 1.0, "attention_factor": 1.0}
@@ -54,15 +55,21 @@ def test_round_trip_through_json(rope: RopeConfig) -> None:
     assert DrafterConfig.from_dict(written | companions) == config
 
 
-@pytest.mark.parametrize("key", sorted(f.name for f in dataclasses.fields(DrafterConfig)))
-def test_missing_key(key: str) -> None:
+@pytest.mark.parametrize("field", dataclasses.fields(DrafterConfig), ids=lambda f: f.name)
+def test_missing_key(field: dataclasses.Field) -> None:
     written = example().to_dict()
-    del written[key]
-    with pytest.raises(UserError, match=f"lacks {key}"):
+    del written[field.name]
+    if field.default is not dataclasses.MISSING:
+        assert DrafterConfig.from_dict(written) == example()
+        return
+    with pytest.raises(UserError, match=f"lacks {field.name}"):
         DrafterConfig.from_dict(written)
 
 
-@pytest.mark.parametrize("key", sorted(f.name for f in dataclasses.fields(RopeConfig)))
+REQUIRED_ROPE = [f.name for f in dataclasses.fields(RopeConfig) if f.default is dataclasses.MISSING]
+
+
+@pytest.mark.parametrize("key", REQUIRED_ROPE)
 def test_missing_rope_key(key: str) -> None:
     written = example().to_dict()
     del written["rope"][key]
@@ -71,8 +78,8 @@ def test_missing_rope_key(key: str) -> None:
 
 
 def test_unknown_keys() -> None:
-    with pytest.raises(UserError, match="does not know: sliding_window"):
-        DrafterConfig.from_dict(example().to_dict() | {"sliding_window": 4096})
+    with pytest.raises(UserError, match="does not know: attention_sinks"):
+        DrafterConfig.from_dict(example().to_dict() | {"attention_sinks": True})
     written = example().to_dict()
     written["rope"]["mscale"] = 1.0
     with pytest.raises(UserError, match="does not know: mscale"):
@@ -115,7 +122,23 @@ def test_other_format(changes: dict[str, Any]) -> None:
         ("mask_token_id", -1),
         ("mask_token_id", 100),
         ("mask_token_id", "<|MASK|>"),
-        ("target_layer_ids", ()),
+        ("target_layer_ids", None),
+        ("layer_types", ("full_attention",)),
+        ("layer_types", ("full_attention", "linear_attention")),
+        ("sliding_window", 2048),
+        ("window_rule", "none"),
+        ("causal_layers", (True,)),
+        ("causal_layers", (True, 1)),
+        ("embed_scale", "scaled"),
+        ("has_embed_tokens", 1),
+        ("input_embedding_scale", 0.0),
+        ("output_multiplier", True),
+        ("final_logit_softcapping", 0),
+        ("draft_vocab_size", 40),
+        ("conv_group_size", 16),
+        ("conv_kernel_size", 2),
+        ("selector_top_k", 16),
+        ("selector_rank", 16),
         ("target_layer_ids", (1, 1)),
         ("target_layer_ids", (5, 1)),
         ("target_layer_ids", (-1, 1)),
@@ -129,8 +152,15 @@ def test_other_format(changes: dict[str, Any]) -> None:
     ],
 )
 def test_out_of_range(key: str, value: Any) -> None:
-    # The message names the key, except that a head count may be blamed on its partner.
-    named = "num_key_value_heads" if key == "num_attention_heads" else key
+    # The message names the key, except that one of a pair may be blamed on its partner.
+    partners = {
+        "num_attention_heads": "num_key_value_heads",
+        "conv_kernel_size": "conv_group_size",
+        "conv_group_size": "conv_kernel_size",
+        "selector_rank": "selector_top_k",
+        "selector_top_k": "selector_rank",
+    }
+    named = partners.get(key, key)
     with pytest.raises(UserError, match=named):
         example(**{key: value})
 

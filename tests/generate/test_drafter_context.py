@@ -35,8 +35,9 @@ def recorded(pair):
         contexts.append(
             [[a[:, :, :offset] for a in (c.keys, c.values) if a is not None] for c in context]
         )
-        drafts.append(draft(anchor, block_size, context))
-        return drafts[-1]
+        proposal = draft(anchor, block_size, context)
+        drafts.append(proposal.logits)
+        return proposal
 
     pair.drafter.draft = spy
     try:
@@ -189,7 +190,7 @@ def drafted_from(pair, tokens, begin):
     pair.drafter.write_context(features[:, begin:], context)
     for cache in context:
         cache.offset = mx.array([len(tokens) - 1 - begin], mx.int32)
-    return pair.drafter.draft(mx.array(tokens[-1:]), pair.drafter.block_size, context)
+    return pair.drafter.draft(mx.array(tokens[-1:]), pair.drafter.block_size, context).logits
 
 
 def assert_close(drafts, expected):

@@ -14,7 +14,7 @@ from support.tokenizer import byte_tokenizer
 from dflash_mlx import tune
 from dflash_mlx.decode.queue import RoundQueue
 from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.generate import report
+from dflash_mlx.response import report
 from dflash_mlx.statistics import Statistics
 
 B = 4

@@ -6,9 +6,9 @@ import pytest
 from support.heads import EPS, THETA, Case, error, exact
 from support.launches import Launches
 
-from dflash_mlx.drafter.config import RopeConfig
 from dflash_mlx.drafter.context import ContextProjection
 from dflash_mlx.drafter.rope import RoPE
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.kernels import context_kv as module
 from dflash_mlx.kernels.context_kv import choose_path, context_kv, warm_up
 from dflash_mlx.kernels.path import Path

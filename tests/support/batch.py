@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from dflash_mlx.cache.adopt import adopt
-from dflash_mlx.cache.linear import LinearCache, _stacked
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.prefill import prefill
 from dflash_mlx.decode.queue import RoundQueue
@@ -30,22 +29,13 @@ def start(
     offset = mx.array(lengths, mx.int32)
     context = None
     if drafter:
-        context = [_stack_context(list(layer), offset) for layer in zip(*contexts, strict=True)]
+        context = [type(layer[0]).stack(layer) for layer in zip(*contexts, strict=True)]
     return State(
         anchor=mx.array([p[-1] for p in prompts], mx.int32),
         offset=offset,
         caches=[adopt(layer) for layer in zip(*rows, strict=True)],
         context=context,
     ), lengths
-
-
-def _stack_context(rows: Sequence[LinearCache], offset: mx.array) -> LinearCache:
-    return LinearCache(
-        _stacked([r.keys for r in rows]),
-        _stacked([r.values for r in rows]),
-        offset,
-        mx.zeros_like(offset),
-    )
 
 
 def run(

@@ -10,6 +10,7 @@ from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.round import run_round
 from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.decode.state import State
+from dflash_mlx.drafter.proposal import IndependentRows
 
 # Seeds are fixed, so a test passes or fails for good; chance reaches this once in 3 million tries.
 LIMIT = 5.0
@@ -91,8 +92,8 @@ class RandomDrafter:
         shape = (vocab, block_size - 1, vocab)
         return cls(mx.random.normal(shape, key=mx.random.key(seed)) * scale)
 
-    def draft(self, anchor: mx.array, block_size: int, context: None) -> mx.array:
-        return self.logits[anchor, : block_size - 1]
+    def draft(self, anchor: mx.array, block_size: int, context: None) -> IndependentRows:
+        return IndependentRows(self.logits[anchor, : block_size - 1])
 
 
 def trials(batch: int, anchor: int = 0, offset: int = 10) -> State:

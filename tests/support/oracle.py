@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 
 from dflash_mlx.cache.linear import LinearCache
+from dflash_mlx.drafter.proposal import IndependentRows, Proposal
 
 
 class OracleDrafter:
@@ -43,11 +44,12 @@ class OracleDrafter:
     def write_context(self, features: mx.array, context: Sequence[LinearCache]) -> None:
         context[0].write(features[:, None], features[:, None, :, :1])
 
-    def draft(self, anchor: mx.array, block_size: int, context: Sequence[LinearCache]) -> mx.array:
+    def draft(self, anchor: mx.array, block_size: int, context: Sequence[LinearCache]) -> Proposal:
         index = mx.arange(block_size - 1)
         at = mx.minimum(context[0].offset[:, None] + 1 + index, self._truth.shape[1] - 1)
         right = mx.take_along_axis(self._truth, at, axis=1)
         wrong = (right + 1 + index) % self._vocab
         tokens = mx.where(index < self._accept(self.rounds), right, wrong)
         self.rounds += 1
-        return 1e5 * (tokens[..., None] == mx.arange(self._vocab)).astype(mx.float32)
+        logits = 1e5 * (tokens[..., None] == mx.arange(self._vocab)).astype(mx.float32)
+        return IndependentRows(logits)

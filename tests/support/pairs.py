@@ -9,8 +9,9 @@ from mlx.utils import tree_map
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx import GenerationResponse, Pair, stream_generate
-from dflash_mlx.drafter.config import DrafterConfig, RopeConfig
+from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
 from support.oracle import OracleDrafter

@@ -79,6 +79,14 @@ def test_gemma_scales_its_embeddings_and_gemma2_caps_its_logits():
     assert mx.abs(gemma.head(hidden)).max() > cap
 
 
+def test_raw_rows_and_logits_are_before_the_targets_own_scale_and_cap():
+    gemma2 = Target(model_of("gemma2"))
+    table = gemma2.model.model.embed_tokens.weight
+    assert mx.array_equal(gemma2.embed_raw(mx.array([3])), table[3:4])
+    hidden = 100 * mx.random.normal((1, 1, 32), key=mx.random.key(0))
+    assert mx.allclose(gemma2.head_raw(hidden), hidden @ table.T, rtol=1e-4)
+
+
 def test_quantized_target_embeds_and_heads_as_the_model_does():
     model = tiny_model(hidden_size=64, intermediate_size=64)
     nn.quantize(model, group_size=32, bits=4)

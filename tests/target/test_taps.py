@@ -66,6 +66,14 @@ def test_last_tap_is_before_the_final_norm():
     assert mx.allclose(target.head(normed), logits, rtol=1e-5, atol=1e-5)
 
 
+def test_tap_after_the_last_layer_is_the_normed_stream():
+    target = Target(model(), (3,))
+    logits, features = target.forward(IDS, target.make_cache())
+    assert mx.allclose(target.head(features), logits, rtol=1e-5, atol=1e-5)
+    target.release()
+    assert type(model().model.norm) is nn.RMSNorm
+
+
 def test_without_taps_there_are_no_features():
     target = Target(model())
     logits, features = target.forward(IDS, target.make_cache())

@@ -1,0 +1,278 @@
+"""``dflash-mlx benchmark``: plain decoding, DFlash and mlx-lm side by side, in one process."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import mlx.nn as nn
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..decode.sampling import ACCEPTANCE, Sampling
+from ..errors import UserError
+from ..loading import load
+from ..measure.arms import Arm, BlockSize, Choice, mlx_lm_arms, our_arms, usable_block_sizes
+from ..measure.benchmark import Plan, run_benchmark, warm_up
+from ..measure.compare import compare
+from ..measure.files import report_files, write_report
+from ..measure.machine import describe_machine, describe_model
+from ..measure.prompts import Prompt, pad, prompt_tokens
+from ..measure.report import Report
+from ..measure.run import Case
+from ..measure.tables import text_report
+from ..pair import Pair
+from ..request import at_least_one
+from .options import (
+    add_model_options,
+    add_prompt_options,
+    block_sizes,
+    chosen_prompts,
+    comma_list,
+    json_object,
+    load_pair,
+)
+from .progress import Progress
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Register the ``benchmark`` command."""
+    parser = subparsers.add_parser(
+        "benchmark",
+        description=(
+            "Measure plain decoding, DFlash at several block sizes and mlx-lm on the same prompts, "
+            "in alternating order. Without --model the embedded default pair is measured."
+        ),
+    )
+    parser.set_defaults(run=partial(run, parser))
+    add_model_options(parser)
+    _add_arm_options(parser.add_argument_group("what is compared"))
+    add_prompt_options(parser, limit=2, max_tokens=128)
+    amount = parser.add_argument_group("amount and output")
+    amount.add_argument(
+        "--context",
+        metavar="N,…",
+        default="0",
+        help="lengths of the prompts in tokens, to which other text before them fills them up; 0 "
+        "takes them as they are, as in 0,4096,16384 (default: 0)",
+    )
+    amount.add_argument(
+        "--repeats", type=int, default=3, help="runs of each arm on each prompt (default: 3)"
+    )
+    amount.add_argument(
+        "--output",
+        metavar="PATH",
+        help="write JSON, Markdown and a page with plots: into this folder if it exists or ends "
+        "in /, else to PATH.json, PATH.md and PATH.html",
+    )
+    amount.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("A.json", "B.json"),
+        help="measure nothing; put two written reports side by side",
+    )
+
+
+def _add_arm_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--block-sizes",
+        metavar="N,…",
+        help="as in 1,2,4,8,16,auto (default: 4, 8, 16 and the drafter's own, up to that)",
+    )
+    group.add_argument(
+        "--no-mlx-lm", action="store_true", help="leave out mlx-lm's own plain decoding"
+    )
+    group.add_argument(
+        "--mlx-draft-model",
+        help="a small model, a folder or a Hugging Face id, for mlx-lm's classic speculation",
+    )
+    group.add_argument(
+        "--num-draft-tokens", type=int, default=2, help="tokens it drafts (default: 2)"
+    )
+    group.add_argument("--temp", type=float, default=0.0, help="temperature (default: 0, greedy)")
+    group.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
+    group.add_argument(
+        "--acceptance",
+        choices=ACCEPTANCE,
+        default="coupled",
+        help="rule for drafts when sampling (default: coupled)",
+    )
+
+
+def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """Measure, print the tables, and write the files that were asked for.
+
+    Returns:
+        0, or 130 after Ctrl-C, when what was measured so far is printed and written.
+
+    Raises:
+        UserError: an option is wrong, or a model cannot be loaded.
+    """
+    if args.compare is not None:
+        _refuse_others(parser, args)
+        print(compare(*map(Report.from_json, args.compare)))
+        return 0
+    prompts = chosen_prompts(args)
+    _check_before_loading(args)
+    files = [] if args.output is None else report_files(args.output)
+    report = None
+    try:
+        with Progress("run") as progress:
+            progress.announce("loading")
+            pair, tokenizer = load_pair(args)
+            cases, notes = _cases(args, pair, tokenizer, prompts, progress)
+            arms, more = _arms(args, pair, tokenizer)
+            usable, refused = warm_up(arms, cases, progress.announce)
+            plan = Plan(usable, cases, args.repeats, args.max_tokens)
+            report = _report(args, plan, [*notes, *more, *refused])
+            progress.expect(plan.runs)
+            run_benchmark(plan, report, progress.announce, progress.advance)
+    except KeyboardInterrupt:
+        if report is None:
+            raise
+    _write(report, files)
+    return 130 if report.interrupted else 0
+
+
+def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    given = [
+        name
+        for name, value in vars(args).items()
+        if name not in ("compare", "command", "run") and value != parser.get_default(name)
+    ]
+    if given:
+        raise UserError(
+            f"--compare measures nothing, so --{given[0].replace('_', '-')} has no effect; "
+            "leave it out."
+        )
+
+
+def _check_before_loading(args: argparse.Namespace) -> None:
+    """A wrong value should not wait for a model to load."""
+    Sampling(args.temp, seed=args.seed, acceptance=args.acceptance)
+    at_least_one("repeats", args.repeats)
+    at_least_one("num_draft_tokens", args.num_draft_tokens)
+    json_object("--chat-template-config", args.chat_template_config)
+    _contexts(args.context)
+    if args.block_sizes is not None:
+        block_sizes(args.block_sizes)
+    if args.num_draft_tokens != 2 and args.mlx_draft_model is None:
+        raise UserError("--num-draft-tokens is for --mlx-draft-model, which was not given.")
+    if args.acceptance != "coupled" and not args.temp:
+        raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
+    if args.block_sizes is not None and args.model and not args.draft_model:
+        raise UserError("--block-sizes needs a drafter; name one with --draft-model.")
+
+
+def _contexts(text: str) -> list[int]:
+    parts = comma_list("--context", text)
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise UserError(f"--context takes whole numbers such as 0,4096; not {text!r}.")
+    return [int(part) for part in parts]
+
+
+def _cases(
+    args: argparse.Namespace,
+    pair: Pair,
+    tokenizer: TokenizerWrapper,
+    prompts: Sequence[Prompt],
+    progress: Progress,
+) -> tuple[list[Case], list[str]]:
+    """Every prompt at every length, and a sentence on those that are too long for one."""
+    progress.announce("preparing prompts")
+    options = json_object("--chat-template-config", args.chat_template_config)
+    tokenize = partial(prompt_tokens, tokenizer, options=options)
+    longest, cases, notes = pair.context_length, [], []
+    for context in _contexts(args.context):
+        for prompt in prompts:
+            tokens = pad(prompt, context, tokenize) if context else tokenize(prompt)
+            if tokens is None:
+                notes.append(f"Left out {prompt.id} at {context} tokens: it is longer by itself.")
+                continue
+            if longest is not None and len(tokens) + args.max_tokens > longest:
+                raise UserError(
+                    f"{prompt.id} with {len(tokens)} tokens and --max-tokens {args.max_tokens} "
+                    f"does not fit in the target's context of {longest}."
+                )
+            cases.append(Case(prompt.id, prompt.kind, context, tokens))
+    if not cases:
+        raise UserError(f"No prompt is as short as --context {args.context}.")
+    return cases, notes
+
+
+def _arms(
+    args: argparse.Namespace, pair: Pair, tokenizer: TokenizerWrapper
+) -> tuple[list[Arm], list[str]]:
+    choice = Choice(args.temp, args.seed, args.acceptance)
+    if pair.drafter is None:
+        sizes, notes = [], ["No drafter was given, so no block size was measured."]
+    else:
+        largest = pair.drafter.block_size
+        wanted = _default_sizes(largest)
+        if args.block_sizes is not None:
+            wanted = block_sizes(args.block_sizes)
+        sizes, notes = usable_block_sizes(wanted, largest)
+    arms = our_arms(pair, tokenizer, choice, sizes)
+    draft_model = None
+    if args.mlx_draft_model is not None:
+        draft_model = _load_draft_model(args.mlx_draft_model, tokenizer)
+    theirs = mlx_lm_arms(pair.model, tokenizer, choice, draft_model, args.num_draft_tokens)
+    return [*arms, *theirs[args.no_mlx_lm :]], notes
+
+
+def _load_draft_model(name: str, tokenizer: TokenizerWrapper) -> nn.Module:
+    try:
+        pair, own_tokenizer = load(name, draft_model=False)
+    except UserError as error:
+        raise UserError(f"--mlx-draft-model: {error}") from error
+    if own_tokenizer.vocab_size != tokenizer.vocab_size:
+        raise UserError(
+            f"{name} has another tokenizer than the target ({own_tokenizer.vocab_size} tokens, not "
+            f"{tokenizer.vocab_size})."
+        )
+    return pair.model
+
+
+def _default_sizes(largest: int) -> list[BlockSize]:
+    return [*(size for size in (4, 8, 16) if size < largest), largest]
+
+
+def _report(args: argparse.Namespace, plan: Plan, notes: list[str]) -> Report:
+    choice = Choice(args.temp, args.seed, args.acceptance)
+    draft = args.mlx_draft_model
+    models = {
+        "target": describe_model(args.model, args.revision),
+        "drafter": describe_model(args.draft_model, args.draft_revision),
+        "mlx_lm_draft_model": None if draft is None else describe_model(draft),
+    }
+    if args.model is not None and args.draft_model is None:
+        models["drafter"] = None
+    settings = {
+        "choice": str(choice),
+        "max_tokens": args.max_tokens,
+        "repeats": args.repeats,
+        "prompts": len({case.prompt for case in plan.cases}),
+        "prompt_file": "bundled" if args.prompts is None else args.prompts.name,
+        "contexts": _contexts(args.context),
+        "adapter_path": args.adapter_path,
+    }
+    return Report(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=describe_machine(),
+        models=models,
+        settings=settings,
+        arms=[arm.name for arm in plan.arms],
+        planned=plan.runs,
+        notes=notes,
+    )
+
+
+def _write(report: Report, files: Sequence[Path]) -> None:
+    print(text_report(report))
+    if any(run.same_text is False for run in report.runs):
+        print("\nSome texts are not plain's; `dflash-mlx verify` says where and why.")
+    if files:
+        write_report(report, files)
+        print(f"Wrote {', '.join(map(str, files))}", file=sys.stderr)

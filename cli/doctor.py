@@ -1,0 +1,93 @@
+"""``dflash-mlx doctor``: what is here, whether it works, and what would make it faster."""
+
+import argparse
+import dataclasses
+import json
+import shutil
+import textwrap
+
+from ..errors import UserError
+
+_MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Register the ``doctor`` command."""
+    parser = subparsers.add_parser(
+        "doctor",
+        description=(
+            "Say in plain sentences what machine and software this is, whether they work together, "
+            "where models are kept, and whether a pair fits in memory. Downloads nothing. Exit "
+            "code 1 if there is a fault."
+        ),
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--model", help="a target, of which to say whether it fits in memory")
+    parser.add_argument("--draft-model", help="its drafter")
+    parser.add_argument("--revision", help="branch, tag or commit of the target")
+    parser.add_argument("--draft-revision", help="branch, tag or commit of the drafter")
+    parser.add_argument(
+        "--context",
+        type=int,
+        default=8192,
+        help="tokens of prompt and answer that the pair should have room for (default: 8192)",
+    )
+    parser.add_argument(
+        "--clean",
+        action="store_true",
+        help="remove what interrupted conversions left in the cache more than a day ago",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine, and print what is found as it is found.
+
+    Returns:
+        0, or 1 if there is a fault.
+
+    Raises:
+        UserError: an option is wrong.
+    """
+    given = {
+        "target": (args.model, args.revision),
+        "drafter": (args.draft_model, args.draft_revision),
+    }
+    for what, (name, revision) in given.items():
+        if revision is not None and name is None:
+            raise UserError(f"A revision of the {what} was given, but not the {what}.")
+    models = {what: model for what, model in given.items() if model[0] is not None}
+    if args.context < 1:
+        raise UserError(f"context must be a whole number from 1 up, not {args.context}.")
+    try:
+        # Imported here, because that it cannot be imported is what the doctor may have to say.
+        from ..doctor.examination import examine
+    except ImportError as error:
+        print(f"FAULT   MLX or mlx-lm cannot be imported: {error}. Install dflash-mlx again.")
+        return 1
+    findings = []
+    for finding in examine(models, args.context, args.clean):
+        findings.append(finding)
+        if not args.json:
+            _print(_MARKS[finding.status], finding.text)
+    faults = sum(finding.status == "fault" for finding in findings)
+    if args.json:
+        found = [dataclasses.asdict(finding) for finding in findings]
+        print(json.dumps({"ok": not faults, "findings": found}, indent=1, ensure_ascii=False))
+    else:
+        print(f"\n{faults or 'No'} fault{'' if faults == 1 else 's'} found.")
+    return 1 if faults else 0
+
+
+def _print(mark: str, text: str) -> None:
+    width = min(shutil.get_terminal_size().columns, 100)
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=f"{mark:8}",
+        subsequent_indent=" " * 8,
+        # A path or a command is to be copied.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print("\n".join(lines), flush=True)

@@ -1,0 +1,91 @@
+"""``dflash-mlx verify``: prove on the user's own models that drafting does not change the text."""
+
+import argparse
+
+from ..decode.sampling import Sampling
+from ..errors import UserError
+from ..measure.arms import Choice, usable_block_sizes
+from ..measure.prompts import prompt_tokens
+from ..measure.run import Case
+from ..measure.verdict import in_words
+from ..measure.verify import Check, number_of_checks, verify
+from .options import (
+    add_model_options,
+    add_prompt_options,
+    block_sizes,
+    chosen_prompts,
+    json_object,
+    load_pair,
+)
+from .progress import Progress
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Register the ``verify`` command."""
+    parser = subparsers.add_parser(
+        "verify",
+        description=(
+            "Generate with and without the drafter, greedily and by coupled sampling, and compare "
+            "token by token; greedy text also with mlx-lm's. Says equal, or where the first "
+            "difference is and how nearly the target could have chosen either token. Exit code 1 "
+            "if rounding does not explain a difference."
+        ),
+    )
+    parser.set_defaults(run=run)
+    add_model_options(parser)
+    add_prompt_options(parser, limit=1, max_tokens=64)
+    group = parser.add_argument_group("what is verified")
+    group.add_argument(
+        "--block-sizes", metavar="N,…", help="as in 2,8,auto (default: the drafter's own)"
+    )
+    group.add_argument(
+        "--temp", type=float, default=0.8, help="temperature of the sampling (default: 0.8)"
+    )
+    group.add_argument("--seed", type=int, default=1, help="seed of the sampling (default: 1)")
+    group.add_argument("--strict", action="store_true", help="exit with 1 at a near-tie as well")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify, and say what came out.
+
+    Returns:
+        0 when every difference is explained by rounding, 1 when one is not (with ``--strict``:
+        when there is one), 130 after Ctrl-C, when the verdicts so far are printed.
+
+    Raises:
+        UserError: an option is wrong, or a model cannot be loaded.
+    """
+    prompts = chosen_prompts(args)
+    options = json_object("--chat-template-config", args.chat_template_config)
+    sizes = None if args.block_sizes is None else block_sizes(args.block_sizes)
+    Sampling(args.temp, seed=args.seed)
+    if not args.temp:
+        raise UserError("--temp is that of the sampling; greedy text is verified in any case.")
+    if args.model and not args.draft_model:
+        raise UserError("There is nothing to verify without a drafter; name one: --draft-model.")
+    checks: list[Check] = []
+    interrupted = False
+    try:
+        with Progress("text") as progress:
+            progress.announce("loading")
+            pair, tokenizer = load_pair(args)
+            largest = pair.drafter.block_size
+            sizes, notes = usable_block_sizes(sizes or [largest], largest)
+            cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, options)) for p in prompts]
+            progress.expect(number_of_checks(len(cases), sizes))
+            choice = Choice(args.temp, args.seed)
+            for check in verify(
+                pair, tokenizer, cases, sizes, choice, args.max_tokens, progress.announce
+            ):
+                checks.append(check)
+                progress.advance()
+    except KeyboardInterrupt:
+        if not checks:
+            raise
+        interrupted = True
+    print("\n".join([*notes, in_words(checks, tokenizer.decode)]))
+    if interrupted:
+        print("Interrupted: the rest was not verified.")
+        return 130
+    bad = {"different", "near-tie"} if args.strict else {"different"}
+    return int(any(check.verdict in bad for check in checks))

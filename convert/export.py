@@ -1,0 +1,244 @@
+"""Write an MLX drafter as the official PyTorch package (``dflash``) reads one.
+
+The layout is z-lab's: config.json with a ``dflash_config``, and safetensors under the published
+names. What that package would not run, or would run otherwise, is refused.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.utils import dequantize_model, make_shards
+
+from ..drafter.config import FULL, DrafterConfig
+from ..drafter.model import Drafter
+from ..errors import UserError
+from .plan import expected_tensors
+from .staging import check_free, staged
+from .writer import DTYPES
+
+_CODEBOOKS = ("predecessor_codebook", "successor_codebook")
+_INDEX = "model.safetensors.index.json"
+
+
+def export_drafter(
+    drafter: Drafter,
+    folder: str | Path,
+    *,
+    dtype: str | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a drafter as a z-lab checkpoint, unquantized.
+
+    Args:
+        drafter: As it was loaded, before its context weights are stacked. It is used up: its
+            weights are dequantized and cast in place.
+        folder: The folder to write; it must not exist, or be empty.
+        dtype: "float16", "bfloat16" or "float32"; None keeps the drafter's.
+        source: The ``source`` object of its config.json, for the model card.
+
+    Returns:
+        The folder written: config.json, model.safetensors (in shards when large) and README.md.
+
+    Raises:
+        UserError: The format cannot express the drafter, or the folder cannot be written. Nothing
+            is left behind.
+        ValueError: The drafter's context weights are stacked.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise UserError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
+    destination = Path(folder)
+    check_free(destination)
+    config = zlab_config(drafter.config)
+    if dtype is not None:
+        # Before dequantizing, so that the numbers are rounded once.
+        drafter.set_dtype(DTYPES[dtype])
+    weights = dict(tree_flatten(dequantize_model(drafter).parameters()))
+    if set(weights) != set(expected_tensors(drafter.config)):
+        raise ValueError("This drafter's context weights are stacked; export it before that.")
+    weights = _named(weights)
+    config["dtype"] = str(drafter.dtype).removeprefix("mlx.core.")
+    with staged(destination) as partial:
+        _write_weights(partial, weights)
+        text = json.dumps(dict(sorted(config.items())), indent=2) + "\n"
+        (partial / "config.json").write_text(text, encoding="utf-8")
+        card = _card(config["architectures"][0], source or {})
+        (partial / "README.md").write_text(card, encoding="utf-8")
+    return destination
+
+
+def zlab_config(config: DrafterConfig) -> dict[str, Any]:
+    """The config.json of a drafter in z-lab's format, without the dtype.
+
+    Raises:
+        UserError: Names everything in the drafter that the format cannot express.
+    """
+    if refused := _inexpressible(config):
+        raise UserError(
+            f"z-lab's format cannot express what this drafter has: {', '.join(refused)}."
+        )
+    second = config.conv_kernel_size is not None
+    exported: dict[str, Any] = {
+        "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": False,
+        "layer_types": list(config.layer_types or (FULL,) * config.num_hidden_layers),
+        "sliding_window": config.sliding_window,
+        "use_sliding_window": any(config.sliding),
+        "max_window_layers": config.num_hidden_layers,
+        "rope_parameters": _rope(config),
+        "dflash_config": _nested(config),
+    }
+    for key in (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "rms_norm_eps",
+        "vocab_size",
+        "num_target_layers",
+        "attention_bias",
+        "max_position_embeddings",
+    ):
+        if getattr(config, key) is not None:
+            exported[key] = getattr(config, key)
+    if not second:
+        # Readers of v1 checkpoints look for it at the top level alone.
+        exported["block_size"] = config.block_size
+    # Where it is left out, sliding layers are causal and full ones are not.
+    needed = second or any(config.sliding) or any(config.causal)
+    if needed and len(set(config.causal)) == 1:
+        exported["is_causal"] = config.causal[0]
+    return exported
+
+
+def _nested(config: DrafterConfig) -> dict[str, Any]:
+    nested: dict[str, Any] = {
+        "block_size": config.block_size,
+        "mask_token_id": config.mask_token_id,
+        "target_layer_ids": list(config.target_layer_ids),
+    }
+    optional = {
+        "conv_kernel_size": None,
+        "conv_group_size": None,
+        "selector_rank": None,
+        "selector_top_k": None,
+        "final_logit_softcapping": None,
+        "output_multiplier": 1.0,
+        "input_embedding_scale": 1.0,
+    }
+    for key, off in optional.items():
+        if getattr(config, key) != off:
+            nested[key] = getattr(config, key)
+    return nested
+
+
+def _rope(config: DrafterConfig) -> dict[str, Any]:
+    rope = config.rope
+    fields = {"rope_theta": rope.theta, "rope_type": rope.rope_type}
+    if rope.rope_type != "default":
+        fields["factor"] = rope.factor
+    if rope.rope_type == "yarn":
+        fields["attention_factor"] = rope.attention_factor
+    extras = (
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "low_freq_factor",
+        "high_freq_factor",
+    )
+    return fields | {k: getattr(rope, k) for k in extras if getattr(rope, k) is not None}
+
+
+def _inexpressible(config: DrafterConfig) -> list[str]:
+    """What the official package does not read, or reads otherwise, each with its field."""
+    causal, sliding = config.causal, config.sliding
+    # What the official package does where its config does not say.
+    by_layer = causal == sliding
+    found = {
+        "taps of another width than its layers (target_hidden_size)": (
+            config.target_hidden_size != config.hidden_size
+        ),
+        "no taps (target_layer_ids)": not config.target_layer_ids,
+        "a target of unknown depth (num_target_layers)": config.num_target_layers is None,
+        "a mask embedding (has_mask_embedding)": config.has_mask_embedding,
+        "its own embedding table (has_embed_tokens)": config.has_embed_tokens,
+        "its own head (has_lm_head)": config.has_lm_head,
+        "a reduced vocabulary with d2t (draft_vocab_size)": config.draft_vocab_size is not None,
+        "an adapter on its taps (has_hidden_dim_adapter)": config.has_hidden_dim_adapter,
+        "rows that predict the token after their own (sample_from_anchor)": (
+            config.sample_from_anchor
+        ),
+        "windows counted from the anchor (window_rule)": (
+            any(sliding) and config.window_rule == "anchor"
+        ),
+        "causal layers other than the sliding ones (causal_layers)": (
+            len(set(causal)) > 1 and not by_layer
+        ),
+        # Readers take plain rows for DFlash 2, and for the others what the target embeds.
+        f"block embeddings of the kind {config.embed_scale!r} (embed_scale)": (
+            (config.embed_scale == "raw") != (config.conv_kernel_size is not None)
+        ),
+        "rotated neighbours (rope.traditional)": config.rope.traditional,
+        "convolutions without a selector, or the reverse (conv_kernel_size, selector_rank)": (
+            (config.conv_kernel_size is None) != (config.selector_rank is None)
+        ),
+    }
+    return [feature for feature, has in found.items() if has]
+
+
+def _named(weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The weights under their published names: codebooks are plain parameters there."""
+    renames = {f"candidate_selector.{n}.weight": f"candidate_selector.{n}" for n in _CODEBOOKS}
+    return {renames.get(name, name): array for name, array in sorted(weights.items())}
+
+
+def _write_weights(folder: Path, weights: dict[str, mx.array]) -> None:
+    shards = make_shards(weights)
+    weight_map = {}
+    try:
+        for i, shard in enumerate(shards, 1):
+            file = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+            file = file if len(shards) > 1 else "model.safetensors"
+            # transformers refuses a file that does not name its framework.
+            mx.save_safetensors(str(folder / file), shard, {"format": "pt"})
+            weight_map |= dict.fromkeys(shard, file)
+    except RuntimeError as error:
+        raise UserError(f"The weights cannot be written ({error}); is the disk full?") from error
+    if len(shards) > 1:
+        size = sum(array.nbytes for array in weights.values())
+        index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+        (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _card(architecture: str, source: Mapping[str, Any]) -> str:
+    """README.md, for the class of the official package that reads the drafter."""
+    front = ["---", "pipeline_tag: text-generation"]
+    if source.get("repo"):
+        front.append(f"base_model: {source['repo']}")
+    if source.get("license"):
+        front.append(f"license: {source['license']}")
+    front += ["tags:", "- dflash", "- speculative-decoding", "---"]
+    origin = source.get("repo") or source.get("path")
+    made_from = f", which was converted from {origin}" if origin else ""
+    body = dedent(f"""
+        # DFlash drafter for PyTorch
+
+        Exported from an MLX drafter{made_from} by dflash-mlx. It drafts blocks for the target that
+        it was trained with and does not generate text alone.
+
+        ```python
+        from dflash.model import {architecture}
+
+        drafter = {architecture}.from_pretrained("THIS_FOLDER")
+        ```
+        """)
+    return "\n".join(front) + "\n" + body

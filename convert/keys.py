@@ -1,0 +1,189 @@
+"""Look up the keys of a raw config, wherever they are, and refuse those that nobody looked up."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from ..errors import UserError
+
+OPTIONS = "on the command line"
+# The option that fills in a key, where there is one.
+_FLAGS = {"block_size": "--block-size", "mask_token_id": "--mask-token-id"}
+# Training, tokenizer and bookkeeping keys that cannot change a forward pass. auto_map names code
+# in the repository, which is never run; the head is the target's or its own, whatever is tied.
+_INERT = frozenset(
+    {
+        "_attn_implementation",
+        "_commit_hash",
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "auto_map",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "decoder_start_token_id",
+        "dtype",
+        "eos_token_id",
+        "id2label",
+        "initializer_range",
+        "is_decoder",
+        "is_encoder_decoder",
+        "label2id",
+        "loss_decay_gamma",
+        "max_anchors",
+        "max_window_layers",
+        "model_type",
+        "name_or_path",
+        "num_anchors",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+        "pretraining_tp",
+        "problem_type",
+        "quantization_config",
+        "return_dict",
+        "sep_token_id",
+        "tie_word_embeddings",
+        "torch_dtype",
+        "train_embed_tokens",
+        "transformers_version",
+        "use_cache",
+    }
+)
+
+# What transformers' base class writes into every config, some versions with the values of a
+# text generation that a drafter never does.
+_HUGGING_FACE = frozenset(
+    {
+        "add_cross_attention",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "cross_attention_hidden_size",
+        "diversity_penalty",
+        "do_sample",
+        "early_stopping",
+        "encoder_no_repeat_ngram_size",
+        "exponential_decay_length_penalty",
+        "finetuning_task",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "length_penalty",
+        "max_length",
+        "min_length",
+        "no_repeat_ngram_size",
+        "num_beam_groups",
+        "num_beams",
+        "num_return_sequences",
+        "output_scores",
+        "prefix",
+        "pruned_heads",
+        "remove_invalid_values",
+        "repetition_penalty",
+        "return_dict_in_generate",
+        "suppress_tokens",
+        "task_specific_params",
+        "temperature",
+        "tf_legacy_loss",
+        "tie_encoder_decoder",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torchscript",
+        "typical_p",
+        "use_bfloat16",
+    }
+)
+
+
+class Keys:
+    """The keys of a config, which may be in any of several places, such as ``dflash_config``.
+
+    Copies in different places must agree. Null is the same as absent.
+
+    Args:
+        places: The objects, by what a message calls their place ("in dflash_config").
+    """
+
+    def __init__(self, places: Mapping[str, Mapping[str, Any]]):
+        self._places = places
+        self._read: set[str] = set()
+
+    def all(self, *keys: str) -> dict[str, Any]:
+        """Every value that is given for a key or for a synonym of it, by key and place."""
+        self._read.update(keys)
+        return {
+            f"{key} {place}": values[key]
+            for key in keys
+            for place, values in self._places.items()
+            if values.get(key) is not None
+        }
+
+    def get(self, *keys: str, default: Any = None) -> Any:
+        """The value that all places agree on, of a key or of one of its synonyms.
+
+        Raises:
+            UserError: Two places have different values.
+        """
+        found = self.all(*keys)
+        if not found:
+            return default
+        (first, value), *others = found.items()
+        for where, other in others:
+            if other != value or type(other) is not type(value):
+                _disagree(first, value, where, other)
+        return value
+
+    def required(self, *keys: str) -> Any:
+        """As :meth:`get`, but there must be one.
+
+        Raises:
+            UserError: Names the key and the places that were searched.
+        """
+        value = self.get(*keys)
+        if value is None:
+            places = [place for place in self._places if place != OPTIONS]
+            flag = _FLAGS.get(keys[0])
+            hint = f", or give it to `dflash-mlx convert` as {flag}" if flag else ""
+            raise UserError(
+                f"The config has no {keys[0]} {' or '.join(places)}; add the value that the "
+                f"drafter was trained with{hint}."
+            )
+        return value
+
+    def subset(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Those of the keys that have a value."""
+        found = {key: self.get(key) for key in keys}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def refuse_unread(self, *inert: str) -> None:
+        """A key nobody read may be the one that changes the model, so it is an error.
+
+        Args:
+            inert: Keys of this format that cannot change a forward pass.
+
+        Raises:
+            UserError: Names the keys and their places.
+        """
+        known = self._read | _INERT | _HUGGING_FACE | set(inert)
+        unknown = [
+            f"{key} {place}"
+            for place, values in self._places.items()
+            for key, value in values.items()
+            if key not in known and value is not None
+        ]
+        if unknown:
+            raise UserError(
+                f"The config has keys this version does not know: {', '.join(sorted(unknown))}. "
+                "If they do not change the model, remove them from a local copy; otherwise use a "
+                "newer dflash-mlx."
+            )
+
+
+def _disagree(first: str, value: Any, second: str, other: Any) -> NoReturn:
+    key, place = first.split(" ", 1)
+    other_key, other_place = second.split(" ", 1)
+    named = "" if other_key == key else f"{other_key} is "
+    if other_place == OPTIONS:
+        advice = "an option may only fill in what the config does not say"
+    else:
+        advice = "keep the one that the drafter was trained with"
+    raise UserError(f"{key} is {value!r} {place} but {named}{other!r} {other_place}; {advice}.")

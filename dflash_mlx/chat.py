@@ -1,0 +1,41 @@
+"""A conversation as the tokens that a target expects."""
+
+from collections.abc import Mapping, Sequence
+
+from jinja2 import TemplateError
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from .errors import UserError
+
+
+def chat_tokens(
+    tokenizer: TokenizerWrapper,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    continue_final_message: bool = False,
+    **options: object,
+) -> list[int]:
+    """The tokens of a conversation by the tokenizer's chat template, up to the answer.
+
+    Args:
+        tokenizer: has a chat template.
+        messages: each with its ``role`` and ``content``.
+        continue_final_message: whether the answer goes on with the last message.
+        options: for the template, such as ``enable_thinking``.
+
+    Raises:
+        UserError: the template refuses.
+    """
+    try:
+        return tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=not continue_final_message,
+            continue_final_message=continue_final_message,
+            return_dict=False,
+            **options,
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        # A template may refuse, for example, a system message, or not know an option.
+        raise UserError(
+            f"The target's chat template cannot be applied with these options: {error}."
+        ) from error

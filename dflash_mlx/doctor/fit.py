@@ -1,0 +1,122 @@
+"""Whether a pair fits in memory, from the sizes of files that are on this machine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from ..convert.json_file import read_json_object
+from ..errors import UserError
+from ..hub import find_local
+from ..kernels.metal import on_metal
+from ..measure.machine import GB, total_memory
+from .finding import Finding
+
+# What is left for activations, the tokenizer and everything else that runs.
+_TIGHT = 0.9
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes that a model needs.
+
+    Attributes:
+        weights: of its files.
+        per_token: of its cache, for a token of context; None if its config does not tell.
+    """
+
+    weights: int
+    per_token: int | None
+
+
+def check_fit(models: Mapping[str, tuple[str, str | None]], context: int) -> Finding:
+    """Whether these models and their caches fit in memory. Nothing is downloaded.
+
+    Args:
+        models: what each is, its name and its revision.
+        context: tokens of prompt and answer.
+    """
+    needs, parts = [], []
+    for what, (name, revision) in models.items():
+        try:
+            need = need_of(name, revision)
+        except UserError as error:
+            return Finding("fit", "advice", f"Whether the pair fits is not known: {error}")
+        needs.append(need)
+        parts.append(f"{need.weights / GB:.2f} GB for the {what}'s weights")
+    caches = sum(need.per_token or 0 for need in needs) * context
+    total, limit = sum(need.weights for need in needs) + caches, memory_limit()
+    whose = "the GPU may use" if on_metal() else "this machine has"
+    uncounted = any(need.per_token is None for need in needs)
+    sizes = " and ".join([*parts, f"{caches / GB:.2f} GB for caches of {context} tokens"])
+    text = (
+        f"{sizes} make {total / GB:.2f} GB of the {limit / GB:.1f} GB that {whose}"
+        f"{', not counting a cache whose size its config does not tell' if uncounted else ''}."
+    )
+    data = {"needed": total, "caches": caches, "limit": limit}
+    if total > limit:
+        advice = "They do not fit: take a smaller or a quantized target, or a shorter context."
+        return Finding("fit", "fault", f"{text} {advice}", data)
+    if total > limit * _TIGHT:
+        return Finding("fit", "advice", f"{text} That is tight: close other programs.", data)
+    return Finding("fit", "ok", f"{text} They fit.", data)
+
+
+def memory_limit() -> int:
+    """Bytes that models may take: of what the GPU may use, or of the machine's memory."""
+    if on_metal():
+        return mx.device_info()["max_recommended_working_set_size"]
+    return total_memory()
+
+
+def need_of(name: str, revision: str | None = None) -> Need:
+    """What a model on this machine needs.
+
+    Raises:
+        UserError: it is not here, or not completely.
+    """
+    folder = find_local(name, revision)
+    if folder is None:
+        raise UserError(
+            f"{name} is not on this machine, and the doctor downloads nothing; generate with it "
+            "once, or give a folder."
+        )
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} holds no config.json, so it is not a model folder.")
+    files = sorted(folder.glob("*.safetensors"))
+    if missing := _missing(folder):
+        raise UserError(f"{name} is not complete on this machine; it lacks {missing[0]}.")
+    if not files:
+        raise UserError(f"{folder} holds no weights (*.safetensors).")
+    weights = sum(file.stat().st_size for file in files)
+    return Need(weights, cache_bytes(read_json_object(folder / "config.json")))
+
+
+def _missing(folder: Path) -> list[str]:
+    """Files that a checkpoint in several parts names and that are not there."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return []
+    try:
+        named = set(read_json_object(index)["weight_map"].values())
+    except (AttributeError, KeyError) as error:
+        raise UserError(f"{index} is damaged.") from error
+    return sorted(name for name in named if not (folder / name).is_file())
+
+
+def cache_bytes(config: Mapping[str, Any]) -> int | None:
+    """Bytes of keys and values for a token in all layers, 16-bit unless the model is float32.
+
+    An upper bound: layers with a window keep less.
+    """
+    config = config.get("text_config") or config
+    layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
+    kv_heads = config.get("num_key_value_heads", heads)
+    latent = config.get("kv_lora_rank")
+    if latent or not (layers and heads and kv_heads):
+        return None
+    width = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    float32 = "float32" in (config.get("dtype"), config.get("torch_dtype"))
+    return 2 * layers * kv_heads * width * (4 if float32 else 2)

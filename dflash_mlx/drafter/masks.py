@@ -1,0 +1,55 @@
+"""Which context rows and which rows of its own block each row of a block attends to."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
+
+from ..cache.context import ContextBuffer
+from .config import DrafterConfig
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What a layer's rows see; layers of the same kind share a mask.
+
+    Attributes:
+        window: rows of a sliding layer, or None for a full one.
+        rule: how the window falls; see :class:`~.config.DrafterConfig`.
+        causal: whether a row sees only itself and what precedes it in its block.
+    """
+
+    window: int | None
+    rule: Literal["row", "anchor"]
+    causal: bool
+
+    def mask(self, context: ContextBuffer, n: int) -> mx.array:
+        """Mask of the next ``n`` rows over the buffer's view, ``[B, 1, 1 or n, view]`` bool.
+
+        One row stands for all of them where they see the same.
+        """
+        anchor = context.offset[:, None, None, None]
+        key = context.positions(n)[:, None, None]
+        mask = key < anchor + n
+        if context.start is not None:
+            mask = mask & (key >= context.start[:, None, None, None])
+        row = anchor + mx.arange(n)[:, None]
+        if self.causal:
+            mask = mask & (key <= row)
+        if self.window is None:
+            return mask
+        if self.rule == "anchor":
+            return mask & (key >= anchor - self.window)
+        mask = mask & (key > row - self.window)
+        # Within a block this can only tell when the window is shorter than the block.
+        if self.window < n and not self.causal:
+            mask = mask & (key < row + self.window)
+        return mask
+
+
+def layer_visibility(config: DrafterConfig) -> list[Visibility]:
+    """What each of the drafter's layers sees."""
+    return [
+        Visibility(config.sliding_window if sliding else None, config.window_rule, causal)
+        for sliding, causal in zip(config.sliding, config.causal, strict=True)
+    ]

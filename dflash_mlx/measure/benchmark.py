@@ -1,0 +1,120 @@
+"""The benchmark's loop: every arm on every prompt, in alternating order, several times."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ..errors import UserError
+from .arms import PLAIN, Arm
+from .report import Report
+from .run import Case, Run, first_difference, measure
+
+WARM_UP_TOKENS = 32
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured.
+
+    Attributes:
+        arms: plain decoding first.
+        cases: prompts, each at its length.
+        repeats: how often each arm runs on each case.
+        max_tokens: how many tokens a run emits at most.
+    """
+
+    arms: Sequence[Arm]
+    cases: Sequence[Case]
+    repeats: int
+    max_tokens: int
+
+    @property
+    def runs(self) -> int:
+        """How many runs there will be."""
+        return len(self.arms) * len(self.cases) * self.repeats
+
+
+@dataclass
+class Texts:
+    """What each run emitted, to be compared when everything has run."""
+
+    tokens: list[tuple[Run, list[int]]] = field(default_factory=list)
+
+    def judge(self, arms: Sequence[Arm]) -> None:
+        """Mark each run whose text should be plain's with whether it is."""
+        plain: dict[tuple[str, int], list[int]] = {}
+        for run, tokens in self.tokens:
+            if run.arm == PLAIN:
+                plain.setdefault((run.prompt, run.context), tokens)
+        promised = {arm.name for arm in arms if arm.same_text}
+        for run, tokens in self.tokens:
+            key = run.prompt, run.context
+            if run.arm in promised and key in plain:
+                run.differs_at = first_difference(tokens, plain[key])
+                run.same_text = run.differs_at is None
+
+
+def warm_up(
+    arms: Sequence[Arm], cases: Sequence[Case], announce: Callable[[str], None]
+) -> tuple[list[Arm], list[str]]:
+    """Run every arm once at every length, so that no measured run compiles or allocates first.
+
+    Returns:
+        The arms that can run, and a sentence on each that mlx-lm refuses.
+
+    Raises:
+        UserError: dflash-mlx itself refuses one.
+    """
+    usable, notes = [], []
+    for arm in arms:
+        announce(f"warm-up, {arm.name}")
+        try:
+            for case in {case.context: case for case in cases}.values():
+                measure(arm, case, WARM_UP_TOKENS, 0)
+        except UserError:
+            raise
+        except ValueError as error:
+            notes.append(f"Left out {arm.name}: mlx-lm says {str(error)!r}.")
+        else:
+            usable.append(arm)
+    return usable, notes
+
+
+def run_benchmark(
+    plan: Plan, report: Report, announce: Callable[[str], None], advance: Callable[[], None]
+) -> None:
+    """Measure everything, and add the runs to ``report``; what was measured stays in any case.
+
+    Args:
+        plan: what to measure.
+        report: gets the runs.
+        announce: is told what is about to run.
+        advance: is called after each run.
+
+    Raises:
+        KeyboardInterrupt: after the runs so far have been judged.
+    """
+    texts, visits = Texts(), 0
+    try:
+        for repeat in range(plan.repeats):
+            for case in plan.cases:
+                for arm in alternating(plan.arms, visits):
+                    announce(f"{arm.name}, {case.prompt}, {repeat + 1} of {plan.repeats}")
+                    run, tokens = measure(arm, case, plan.max_tokens, repeat)
+                    texts.tokens.append((run, tokens))
+                    report.runs.append(run)
+                    advance()
+                visits += 1
+    finally:
+        texts.judge(plan.arms)
+
+
+def alternating(arms: Sequence[T], visit: int) -> Iterable[T]:
+    """The arms in another order at each visit: each place in turn, and either neighbour.
+
+    A machine that grows warm, or slow for a while, then does not favour one of them.
+    """
+    start = visit // 2 % len(arms)
+    order = [*arms[start:], *arms[:start]]
+    return reversed(order) if visit % 2 else order

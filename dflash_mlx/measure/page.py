@@ -1,0 +1,175 @@
+"""A report as one page of HTML that needs nothing from anywhere: no script, no font, no network."""
+
+from collections.abc import Sequence
+from html import escape
+
+from .arms import PLAIN
+from .report import Report
+from .run import Run
+from .summary import (
+    Spread,
+    acceptance,
+    medians,
+    summarize,
+    tokens_per_round_over_time,
+)
+from .svg import Series, bar_chart, line_chart
+from .tables import Table, context_name, heading, tables
+
+# The first is plain decoding's; the others follow in the order of arms or kinds, and then again.
+_LIGHT = "8a8984 2a78d6 eb6834 1baf7a eda100 e87ba4 008300 4a3aa7 e34948"
+_DARK = "8f8e88 3987e5 d95926 199e70 c98500 d55181 36a336 9085e9 e66767"
+
+_STYLE = """
+:root { color-scheme: light dark; --back: #fcfcfb; --ink: #1f1f1e; --soft: #6b6a66;
+  --rule: #e3e2de; LIGHT }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #1a1a19; --ink: #f0efec; --soft: #a3a29c; --rule: #353532; DARK } }
+body { background: var(--back); color: var(--ink); margin: 2.5rem auto; max-width: 60rem;
+  padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.5rem; margin-bottom: .5rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+p, li { color: var(--soft); } ul { padding-left: 1.1rem; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .87rem; }
+th, td { text-align: right; padding: .3rem .7rem; border-bottom: 1px solid var(--rule);
+  white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--soft); }
+figure { margin: 0; } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+svg text { fill: var(--soft); } .grid { stroke: var(--rule); fill: none; }
+.reference { stroke: var(--ink); stroke-dasharray: 5 4; fill: none; }
+.whisker { stroke: var(--ink); opacity: .55; fill: none; } .line { fill: none; stroke-width: 2; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; list-style: none; padding: 0;
+  margin: .2rem 0; font-size: .87rem; }
+.legend span { display: inline-block; width: .75rem; height: .75rem; border-radius: 2px;
+  margin-right: .4rem; vertical-align: -1px; }
+"""
+
+
+def page(report: Report) -> str:
+    """The whole report as an HTML document."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in heading(report))
+    figures = [
+        _speedup(report),
+        _speed_by_context(report),
+        _acceptance(report),
+        _rounds(report),
+    ]
+    body = [*filter(None, figures), *map(_table, tables(report))]
+    if not report.runs:
+        body = ["<p>Nothing was measured.</p>"]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>dflash-mlx benchmark</title><style>{_style()}</style></head>\n"
+        f"<body><h1>dflash-mlx benchmark</h1><ul>{lines}</ul>\n"
+        + "\n".join(body)
+        + "\n</body></html>\n"
+    )
+
+
+def _style() -> str:
+    def colours(values: str) -> str:
+        return " ".join(f"--c{i}: #{value};" for i, value in enumerate(values.split()))
+
+    rules = [
+        f".f{i} {{ fill: var(--c{i}); background: var(--c{i}); }} .s{i} {{ stroke: var(--c{i}); }}"
+        for i in range(len(_LIGHT.split()))
+    ]
+    style = _STYLE.replace("LIGHT", colours(_LIGHT)).replace("DARK", colours(_DARK))
+    return style + "\n".join(rules)
+
+
+def _series(names: Sequence[str]) -> dict[str, Series]:
+    """A colour for each of the names; the same one in every plot."""
+    others = [name for name in names if name != PLAIN]
+    cycle = len(_LIGHT.split()) - 1
+    found = {name: Series(name, str(1 + i % cycle)) for i, name in enumerate(others)}
+    return {**found, PLAIN: Series(PLAIN, "0")}
+
+
+def _speedup(report: Report) -> str:
+    arms = [arm for arm in report.arms if arm != PLAIN]
+    groups = [(kind, [r for r in report.runs if r.kind == kind]) for kind in report.kinds]
+    if len(groups) > 1:
+        groups.append(("all", report.runs))
+    found = [{s.arm: s.ratio for s in summarize(runs, arms)} for _, runs in groups]
+    if not any(ratio for column in found for ratio in column.values()):
+        return ""
+    values = [[column.get(arm) for arm in arms] for column in found]
+    series = [_series(report.arms)[arm] for arm in arms]
+    chart = bar_chart([name for name, _ in groups], series, values, "÷ plain", reference=1.0)
+    caption = "Bars are medians over prompts, whiskers reach from the least to the greatest."
+    return _figure("Decoding speed against plain, by kind of text", series, chart, caption)
+
+
+def _speed_by_context(report: Report) -> str:
+    if len(report.contexts) < 2:
+        return ""
+    lines = []
+    for arm in report.arms:
+        points = [_point(report.runs, arm, context) for context in report.contexts]
+        lines.append((_series(report.arms)[arm], sorted(p for p in points if p is not None)))
+    lines = [(series, points) for series, points in lines if points]
+    if not lines:
+        return ""
+    marks = sorted({x for _, points in lines for x, _ in points})
+    chart = line_chart(lines, "prompt tokens", "decode tok/s", log_x=True, x_marks=marks)
+    lengths = ", ".join(map(context_name, report.contexts))
+    caption = f"Medians over prompts; prompts were taken {lengths}."
+    return _figure("Decoding speed by length of the prompt", [s for s, _ in lines], chart, caption)
+
+
+def _point(runs: Sequence[Run], arm: str, context: int) -> tuple[int, float] | None:
+    own = [run for run in runs if run.context == context]
+    length = Spread.of(run.prompt_tokens for run in own)
+    speed = Spread.of(medians(own, arm, lambda run: run.decode_tps).values())
+    return (round(length.median), speed.median) if length and speed else None
+
+
+def _acceptance(report: Report) -> str:
+    rates = [(_series(report.arms)[arm], acceptance(report.runs, arm)) for arm in report.arms]
+    lines = [(series, list(enumerate(found, 1))) for series, found in rates if found]
+    if not lines:
+        return ""
+    marks = range(1, max(len(points) for _, points in lines) + 1)
+    chart = line_chart(lines, "position", "accepted", x_marks=marks, least_high=1.0)
+    caption = "How often the draft at a position was accepted, mean over all generations."
+    return _figure("Acceptance by position", [s for s, _ in lines], chart, caption)
+
+
+def _rounds(report: Report) -> str:
+    """Tokens a round of one arm, a line a kind: of the arm that was fastest."""
+    speeds = {s.arm: s.ratio for s in summarize(report.runs, report.arms) if s.arm != PLAIN}
+    drafting = [arm for arm in speeds if speeds[arm] and acceptance(report.runs, arm)]
+    if not drafting:
+        return ""
+    best = max(drafting, key=lambda arm: speeds[arm].median)
+    series = _series(report.kinds)
+    found = [
+        (series[kind], tokens_per_round_over_time([r for r in report.runs if r.kind == kind], best))
+        for kind in report.kinds
+    ]
+    lines = [(kind, points) for kind, points in found if points]
+    if not lines:
+        return ""
+    chart = line_chart(lines, "emitted tokens", "tokens a round", least_high=1.0)
+    caption = f"{best}, the fastest drafting arm here; means over the prompts of a kind."
+    return _figure("Tokens per round over time", [s for s, _ in lines], chart, caption)
+
+
+def _figure(title: str, series: Sequence[Series], chart: str, caption: str) -> str:
+    legend = "".join(f'<li><span class="f{s.colour}"></span>{escape(s.name)}</li>' for s in series)
+    return (
+        f'<h2>{escape(title)}</h2><figure><ul class="legend">{legend}</ul>{chart}'
+        f"<figcaption><p>{escape(caption)}</p></figcaption></figure>"
+    )
+
+
+def _table(table: Table) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    return (
+        f'<h2>{escape(table.title)}</h2><div class="wide"><table>{row(table.headers, "th")}'
+        f"{''.join(row(cells, 'td') for cells in table.rows)}</table></div>{note}"
+    )

@@ -1,0 +1,94 @@
+"""A benchmark's report: what was measured, on what, and its JSON file."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from ..errors import UserError
+from .run import Run
+
+FORMAT = "dflash-mlx benchmark"
+VERSION = 1
+
+
+@dataclass
+class Report:
+    """All that a benchmark knows. Every table and plot is made from this.
+
+    Attributes:
+        date: when it began, ISO 8601 in UTC.
+        machine: from :func:`dflash_mlx.measure.machine.describe_machine`.
+        models: ``target``, ``drafter`` and ``mlx_lm_draft_model``, each as named and resolved, or
+            None.
+        settings: how tokens were chosen, and how much was asked for.
+        arms: names, plain decoding first.
+        planned: how many runs were planned.
+        notes: sentences on what was left out, and why.
+        runs: what was measured, in order.
+        format: marks the file as one of ours.
+        version: of the format.
+    """
+
+    date: str
+    machine: dict[str, Any]
+    models: dict[str, dict[str, Any] | None]
+    settings: dict[str, Any]
+    arms: list[str]
+    planned: int
+    notes: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    format: str = FORMAT
+    version: int = VERSION
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether fewer runs were measured than were planned."""
+        return len(self.runs) < self.planned
+
+    @property
+    def kinds(self) -> list[str]:
+        """The measured kinds of prompts, in order."""
+        return unique(run.kind for run in self.runs)
+
+    @property
+    def contexts(self) -> list[int]:
+        """The measured contexts, in order."""
+        return unique(run.context for run in self.runs)
+
+    def to_json(self) -> str:
+        """The report's file; :meth:`from_json` reads it back."""
+        return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, path: Path) -> Self:
+        """Read a report's file.
+
+        Raises:
+            UserError: it cannot be read, or is not a report that this version knows.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+        except ValueError as error:
+            raise UserError(f"{path} is not a JSON file of `dflash-mlx benchmark`.") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise UserError(f"{path} is not a report of `dflash-mlx benchmark`.")
+        if content.get("version") != VERSION:
+            raise UserError(
+                f"{path} has version {content.get('version')} of the report's format; this "
+                f"dflash-mlx reads version {VERSION}."
+            )
+        try:
+            runs = [Run(**run) for run in content.pop("runs")]
+            return cls(**content, runs=runs)
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{path} is a damaged report: {error}.") from error
+
+
+def unique(values: Iterable[Any]) -> list[Any]:
+    """The values without repetition, in the order of their first appearance."""
+    return list(dict.fromkeys(values))

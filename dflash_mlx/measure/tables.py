@@ -1,0 +1,216 @@
+"""A report as tables: the same ones in the terminal, in Markdown and on the page."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .arms import PLAIN
+from .report import Report
+from .run import Run
+from .summary import Spread, Summary, acceptance, repeat_spread, summarize
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        title: above it.
+        headers: one a column.
+        rows: as many cells as there are headers; the first one names the row.
+        note: a sentence below it, or empty.
+    """
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+def tables(report: Report) -> list[Table]:
+    """All tables of a report; none if nothing was measured."""
+    if not report.runs:
+        return []
+    found = [_overall(report)]
+    if len(report.kinds) > 1:
+        kinds = [(kind, [r for r in report.runs if r.kind == kind]) for kind in report.kinds]
+        found.append(_ratios(report, "÷ plain, by kind of text", kinds))
+        found.append(_taus(report, kinds))
+    if len(report.contexts) > 1:
+        contexts = [(n, [r for r in report.runs if r.context == n]) for n in report.contexts]
+        columns = [(context_name(n), runs) for n, runs in contexts]
+        found.append(_ratios(report, "÷ plain, by length of the prompt", columns))
+        found.append(_speeds(report, columns))
+    found += [_acceptance(report), _block_sizes(report)]
+    return [table for table in found if table.rows]
+
+
+def _overall(report: Report) -> Table:
+    rows = [
+        [
+            s.arm,
+            spread(s.ratio, ".2f"),
+            spread(s.decode_tps, ".1f"),
+            spread(s.prompt_tps, ".0f"),
+            spread(s.first_token_seconds, ".0f", 1e3),
+            f"{s.tau.median:.2f}",
+            f"{s.peak_gb:.2f}",
+            f"{s.working_gb:.2f}",
+            _same(s),
+        ]
+        for s in summarize(report.runs, report.arms)
+    ]
+    headers = (
+        "arm",
+        "÷ plain",
+        "decode tok/s",
+        "prompt tok/s",
+        "first token ms",
+        "τ",
+        "peak GB",
+        "on top GB",
+        "plain's text",
+    )
+    note = (
+        "Median over prompts [least, greatest]; each prompt is the median of its repetitions. "
+        "÷ plain compares decoding on the same prompt. Peak GB counts everything loaded here, on "
+        "top GB only what generating adds."
+    )
+    if (share := repeat_spread(report.runs)) is not None:
+        note += f" Repetitions of a prompt lie {share:.1%} apart (median)."
+    return Table("All prompts", headers, rows, note)
+
+
+def _same(summary: Summary) -> str:
+    if summary.different is None:
+        return "-"
+    if summary.different:
+        return f"no, {summary.different} of {summary.prompts} differ"
+    return "yes"
+
+
+Columns = Sequence[tuple[str, Sequence[Run]]]
+
+
+def _ratios(report: Report, title: str, columns: Columns) -> Table:
+    return _by_column(report, title, columns, lambda s: spread(s.ratio, ".2f"))
+
+
+def _taus(report: Report, columns: Columns) -> Table:
+    drafting = replace(report, arms=[a for a in report.arms if acceptance(report.runs, a)])
+    return _by_column(drafting, "τ, by kind of text", columns, lambda s: spread(s.tau, ".2f"))
+
+
+def _speeds(report: Report, columns: Columns) -> Table:
+    title = "Decode tok/s, by length of the prompt"
+    return _by_column(report, title, columns, lambda s: spread(s.decode_tps, ".1f"))
+
+
+def _by_column(
+    report: Report, title: str, columns: Columns, cell: Callable[[Summary], str]
+) -> Table:
+    found = [{s.arm: cell(s) for s in summarize(runs, report.arms)} for _, runs in columns]
+    arms = [arm for arm in report.arms if any(arm in column for column in found)]
+    rows = [[arm, *(column.get(arm, "-") for column in found)] for arm in arms]
+    return Table(title, ["arm", *(name for name, _ in columns)], rows)
+
+
+def _acceptance(report: Report) -> Table:
+    rates = {arm: acceptance(report.runs, arm) for arm in report.arms if arm != PLAIN}
+    longest = max(map(len, rates.values()), default=0)
+    rows = [
+        [arm, *(f"{rate:.2f}" for rate in found), *["-"] * (longest - len(found))]
+        for arm, found in rates.items()
+        if found
+    ]
+    headers = ["arm", *map(str, range(1, longest + 1))]
+    return Table("Accepted drafts, by position in the block", headers, rows)
+
+
+def _block_sizes(report: Report) -> Table:
+    """How often each size ran, of the arms that chose their size themselves."""
+    counts = {arm: Counter[str]() for arm in report.arms}
+    for run in report.runs:
+        counts[run.arm].update(run.block_rounds)
+    counts = {arm: found for arm, found in counts.items() if len(found) > 1}
+    sizes = sorted({size for found in counts.values() for size in found}, key=int)
+    rows = [
+        [arm, *(f"{found[size] / found.total():.0%}" for size in sizes)]
+        for arm, found in counts.items()
+    ]
+    return Table("Share of rounds, by block size", ["arm", *sizes], rows)
+
+
+def context_name(context: int) -> str:
+    """How a prompt's length is called."""
+    return f"{context} tokens" if context else "as it is"
+
+
+def spread(value: Spread | None, form: str, scale: float = 1.0) -> str:
+    """A median with its spread, or a dash."""
+    if value is None:
+        return "-"
+    middle, low, high = (format(x * scale, form) for x in (value.median, value.low, value.high))
+    return middle if low == high else f"{middle} [{low}, {high}]"
+
+
+def heading(report: Report) -> list[str]:
+    """What was measured, on what, and what was left out: a line each."""
+    machine, settings = report.machine, report.settings
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    names = {
+        "Target": report.models["target"],
+        "Drafter": report.models["drafter"],
+        "Draft model for mlx-lm": report.models["mlx_lm_draft_model"],
+    }
+    lines = [f"{title}: {_model(model)}" for title, model in names.items() if model]
+    lines += [
+        f"{settings['choice']}; prompts: {settings['prompts']}, repetitions: "
+        f"{settings['repeats']}, tokens at most: {settings['max_tokens']}; {report.date}",
+        f"{machine['chip']}, {machine['memory_gb']:g} GB, {machine['system']}, "
+        f"{machine['device']}, Python {machine['python']}, {versions}",
+    ]
+    if report.interrupted:
+        lines.append(f"Interrupted: {len(report.runs)} of {report.planned} runs were measured.")
+    kernels = next((run.kernels for run in report.runs if run.kernels), "")
+    return [*lines, *([f"Drafter kernels: {kernels}"] if kernels else []), *report.notes]
+
+
+def _model(model: dict[str, Any]) -> str:
+    details = [model["revision"], model["commit"] and f"commit {model['commit'][:12]}"]
+    known = ", ".join(filter(None, details))
+    return f"{model['name']} ({known})" if known else model["name"]
+
+
+def as_text(table: Table) -> str:
+    """The table for a terminal, in columns."""
+    grid = [list(table.headers), *map(list, table.rows)]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in grid
+    ]
+    return "\n".join([table.title, *lines, *([table.note] if table.note else [])])
+
+
+def as_markdown(table: Table) -> str:
+    """The table in Markdown."""
+    rows = [table.headers, ["---"] * len(table.headers), *table.rows]
+    lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join([f"## {table.title}", "", *lines, *(["", table.note] if table.note else [])])
+
+
+def text_report(report: Report) -> str:
+    """The whole report for a terminal."""
+    return "\n\n".join(["\n".join(heading(report)), *map(as_text, tables(report))])
+
+
+def markdown_report(report: Report) -> str:
+    """The whole report in Markdown."""
+    lines = "\n".join(f"* {line}" for line in heading(report))
+    parts = ["# dflash-mlx benchmark", lines, *map(as_markdown, tables(report))]
+    return "\n\n".join(parts) + "\n"

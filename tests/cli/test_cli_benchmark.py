@@ -1,0 +1,204 @@
+"""The ``benchmark`` command on tiny models: arms, files, interruption, and mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.folders import save_drafter, save_target
+from support.reports import made_report
+
+from dflash_mlx import stream_generate
+from dflash_mlx.cli.main import main
+from dflash_mlx.measure import arms as ways
+from dflash_mlx.measure import benchmark as loop
+from dflash_mlx.measure.run import measure
+
+QUICK = ("--kinds", "code", "--limit", "1", "-m", "8", "--repeats", "1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_target(folder / "target")
+    save_drafter(folder / "drafter")
+    save_target(folder / "small", num_hidden_layers=1)
+    return folder
+
+
+@pytest.fixture
+def pair(folder) -> list[str]:
+    return ["--model", str(folder / "target"), "--draft-model", str(folder / "drafter")]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = main(["benchmark", *map(str, arguments)])
+    except SystemExit as exit_:
+        code = exit_.code
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_all_arms_in_one_table(pair, folder, capsys, tmp_path):
+    draft = ("--mlx-draft-model", folder / "small", "--num-draft-tokens", "3")
+    more = ("--block-sizes", "1,4,8,16", "--context", "0,200", "--output", f"{tmp_path}/out/")
+    code, out, err = run(capsys, *pair, *QUICK, *draft, *more)
+    assert code == 0 and "out/benchmark.html" in err
+    report = json.loads((tmp_path / "out" / "benchmark.json").read_text())
+    arms = ["plain", "block 1", "block 4", "block 8", "mlx-lm", "mlx-lm draft model"]
+    assert report["arms"] == arms and len(report["runs"]) == report["planned"] == 12
+    assert {run["context"] for run in report["runs"]} == {0, 200}
+    assert all(run["same_text"] for run in report["runs"])
+    assert {run["tokens"] for run in report["runs"]} == {8}
+    assert report["models"]["target"]["name"] == pair[1]
+    assert report["machine"]["versions"]["mlx-lm"] and report["machine"]["memory_gb"] > 0
+    assert "Left out block size 16" in out and "yes" in out
+    for arm in arms:
+        assert any(line.startswith(f"{arm} ") for line in out.splitlines())
+    assert (tmp_path / "out" / "benchmark.md").read_text().startswith("# dflash-mlx benchmark")
+    assert "Traceback" not in err
+
+
+def test_default_block_sizes_and_sampling(pair, capsys, tmp_path):
+    options = ("--temp", "1", "--seed", "7", "--output", tmp_path / "r.json")
+    code, out, _ = run(capsys, *pair, *QUICK, *options)
+    assert code == 0 and "temperature 1, seed 7, coupled" in out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["arms"] == ["plain", "block 4", "block 8", "mlx-lm"]
+    judged = {run["arm"]: run["same_text"] for run in report["runs"]}
+    assert judged == {"plain": True, "block 4": True, "block 8": True, "mlx-lm": None}
+
+
+def test_target_alone_and_without_mlx_lm(pair, capsys):
+    code, out, _ = run(capsys, *pair[:2], *QUICK)
+    assert code == 0 and "No drafter was given" in out and "mlx-lm " in out
+    code, out, _ = run(capsys, *pair, *QUICK, "--no-mlx-lm", "--block-sizes", "2")
+    assert code == 0
+    (table,) = (part for part in out.split("\n\n") if part.startswith("All prompts"))
+    assert [line.split("  ")[0] for line in table.splitlines()[2:4]] == ["plain", "block 2"]
+
+
+def test_own_prompts(pair, capsys, tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"kind": "haiku", "prompt": "Old pond."}\n')
+    code, out, _ = run(capsys, *pair, "--prompts", tmp_path / "p.jsonl", *QUICK[4:])
+    assert code == 0 and "prompts: 1" in out
+    code, _, err = run(capsys, *pair, "--prompts", tmp_path / "p.jsonl", "--kinds", "code")
+    assert code == 2 and "haiku" in err
+
+
+def test_interrupt_gives_what_was_measured(pair, capsys, tmp_path, monkeypatch):
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3 + 5:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(loop, "measure", interrupted)
+    options = ("--block-sizes", "4", "--repeats", "2", "--output", tmp_path / "r")
+    code, out, _ = run(capsys, *pair, *QUICK, *options)
+    assert code == 130 and "Interrupted: 4 of 6 runs" in out and "block 4" in out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert len(report["runs"]) == 4 and all(run["same_text"] for run in report["runs"])
+    assert "Interrupted" in (tmp_path / "r.html").read_text()
+
+
+def test_interrupt_before_the_first_run(pair, capsys, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "measure", interrupted)
+    code, out, err = run(capsys, *pair, *QUICK, "--output", tmp_path / "r")
+    assert (code, out, err) == (130, "", "interrupted\n") and not list(tmp_path.iterdir())
+
+
+def test_texts_that_differ_are_pointed_at(pair, capsys, monkeypatch):
+    def other(arm, *arguments):
+        run, tokens = measure(arm, *arguments)
+        return run, tokens if arm.name != "block 4" else [0, *tokens]
+
+    monkeypatch.setattr(loop, "measure", other)
+    code, out, _ = run(capsys, *pair, *QUICK)
+    assert code == 0 and "no, 1 of 1 differ" in out and "dflash-mlx verify" in out
+
+
+def test_compare(capsys, tmp_path):
+    (tmp_path / "a.json").write_text(made_report().to_json())
+    code, out, err = run(capsys, "--compare", tmp_path / "a.json", tmp_path / "a.json")
+    assert code == 0 and err == "" and "Careful" not in out and "block 3, code, as it is" in out
+    code, out, err = run(capsys, "--compare", tmp_path / "a.json", Path(__file__))
+    assert code == 2 and err.count("\n") == 1 and "test_cli_benchmark.py" in err
+    both = ("--compare", tmp_path / "a.json", tmp_path / "a.json")
+    code, out, err = run(capsys, *both, "--max-tokens", "9")
+    assert code == 2 and "--max-tokens" in err
+
+
+MISTAKES = {
+    "block sizes": (["--block-sizes", "4,x"], "--block-sizes"),
+    "block size 0": (["--block-sizes", "0"], "--block-sizes"),
+    "repeated size": (["--block-sizes", "4,4"], "repetitions"),
+    "no size": (["--block-sizes", "4,"], "--block-sizes"),
+    "only too large": (["--block-sizes", "16,32"], "up to 8"),
+    "context": (["--context", "-5"], "--context"),
+    "context beyond the target's": (["--context", "5000"], "4096"),
+    "context below every prompt": (["--context", "10"], "--context 10"),
+    "repeats": (["--repeats", "0"], "repeats"),
+    "limit": (["--limit", "0"], "limit"),
+    "kind": (["--kinds", "poetry"], "poetry"),
+    "max-tokens": (["-m", "0"], "max_tokens"),
+    "temperature": (["--temp", "-1"], "temp"),
+    "acceptance without sampling": (["--acceptance", "rejection"], "--temp"),
+    "draft tokens without a model": (["--num-draft-tokens", "4"], "--mlx-draft-model"),
+    "no such draft model": (["--mlx-draft-model", "./none"], "none"),
+    "prompts": (["--prompts", "./none"], "none"),
+    "template options": (["--chat-template-config", "[]"], "--chat-template-config"),
+    "template": (["--chat-template-config", '{"a": 1}'], "no chat template"),
+    "report files": (["--compare", "./a", "./b"], "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_one_sentence_and_exit_code_2(mistake, pair, capsys):
+    arguments, words = MISTAKES[mistake]
+    models = [] if mistake == "report files" else pair
+    code, out, err = run(capsys, *models, *arguments)
+    assert (code, out) == (2, "") and words in err and "Traceback" not in err
+
+
+def test_draft_model_with_another_tokenizer(pair, folder, capsys):
+    wrong = folder / "wrong"
+    if not wrong.exists():
+        save_target(wrong)
+        tokenizer = json.loads((wrong / "tokenizer.json").read_text())
+        del tokenizer["model"]["vocab"]["a"]
+        (wrong / "tokenizer.json").write_text(json.dumps(tokenizer))
+    code, _, err = run(capsys, *pair, *QUICK, "--mlx-draft-model", wrong)
+    assert code == 2 and "another tokenizer" in err
+
+
+def test_block_sizes_without_a_drafter(pair, capsys):
+    code, _, err = run(capsys, *pair[:2], *QUICK, "--block-sizes", "4")
+    assert code == 2 and "--draft-model" in err
+
+
+def test_auto_is_passed_on(pair, capsys, monkeypatch):
+    asked = []
+
+    def stream(*arguments, block_size=None, **options):
+        asked.append(block_size)
+        size = 4 if block_size == "auto" else block_size
+        return stream_generate(*arguments, block_size=size, **options)
+
+    monkeypatch.setattr(ways, "stream_generate", stream)
+    code, out, _ = run(capsys, *pair, *QUICK, "--block-sizes", "2,auto")
+    assert code == 0 and "block auto" in out and {None, 2, "auto"} == set(asked)
+
+
+def test_prompt_that_is_longer_than_a_context_is_left_out(pair, capsys, tmp_path):
+    options = ("--kinds", "code,chat", "--context", "60", "--output", tmp_path / "r")
+    code, out, _ = run(capsys, *pair, *QUICK[2:], *options)
+    assert code == 0 and "Left out code-1 at 60 tokens" in out
+    runs = json.loads((tmp_path / "r.json").read_text())["runs"]
+    assert {run["kind"] for run in runs} == {"chat"}
+    assert all(55 < run["prompt_tokens"] < 68 for run in runs)

@@ -1,0 +1,65 @@
+"""The ``dflash-mlx`` command itself: what it imports, and what Ctrl-C does."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import dflash_mlx
+from dflash_mlx.cli.main import COMMANDS, build_parser, main
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_help_does_not_load_mlx():
+    code = "import sys; from dflash_mlx.cli.main import main\ntry: main(['--help'])\nfinally: "
+    done = python("-c", code + "print([m for m in sys.modules if m.startswith('mlx')])")
+    assert done.returncode == 0 and done.stdout.endswith("[]\n")
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out[0].isdigit()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_its_options_when_chosen(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        build_parser(command).parse_args([command, "--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: dflash-mlx {command}") and out.count("--") > 1
+
+
+def test_unknown_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["frobnicate"])
+    assert stop.value.code == 2 and "frobnicate" in capsys.readouterr().err
+
+
+def test_names_are_imported_when_asked_for():
+    code = "import dflash_mlx.generation, dflash_mlx; print(dflash_mlx.generate.__module__)"
+    assert python("-c", code).stdout == "dflash_mlx.generation\n"
+    assert all(hasattr(dflash_mlx, name) for name in dflash_mlx.__all__)
+    with pytest.raises(AttributeError, match="nonesuch"):
+        _ = dflash_mlx.nonesuch
+
+
+@pytest.mark.parametrize("seen", ["mlx.core", "numpy", "transformers.utils", "huggingface_hub"])
+def test_interrupt_during_imports_is_one_word(seen):
+    command = [sys.executable, "-X", "importtime", "-m", "dflash_mlx", "generate", "-p", "x"]
+    with subprocess.Popen(
+        [*command, "--model", "./none"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        for line in run.stderr:
+            if line.rstrip().endswith(seen):
+                run.send_signal(signal.SIGINT)
+                break
+        rest = [line for line in run.stderr if not line.startswith("import time:")]
+        assert run.wait(timeout=60) == 130
+    assert rest == ["interrupted\n"]
