@@ -1,8 +1,8 @@
 """``dflash-mlx tune``: measure what rounds cost here, for block sizes that pay."""
 
 import argparse
-import sys
-import time
+
+from tqdm import tqdm
 
 from ..decode.costs import CostTable
 from ..decode.policy import FIRST_ACCEPTANCE, BlockController
@@ -76,14 +76,15 @@ def _starts(table: CostTable) -> list[str]:
 
 
 class TuningProgress:
-    """One line on standard error, once measuring takes longer than a moment."""
+    """A bar, once measuring takes longer than a moment."""
 
     def __init__(self) -> None:
-        self._begun = time.perf_counter()
-        self._shown = False
+        self._bar: tqdm | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        if self._shown or time.perf_counter() - self._begun > PATIENCE:
-            self._shown = True
-            line = f"Measuring what rounds cost on this machine: {done} of {total}"
-            print(f"\r{line}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        if self._bar is None:
+            text = "Measuring what rounds cost on this machine"
+            self._bar = tqdm(total=total, desc=text, delay=PATIENCE, leave=False)
+        self._bar.update(done - self._bar.n)
+        if done == total:
+            self._bar.close()

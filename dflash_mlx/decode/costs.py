@@ -31,7 +31,7 @@ class CostTable:
         contexts: measured context lengths, ascending, two or more.
         rounds: rows to the seconds of a whole greedy round at each context; 1 is plain decoding.
         drafts: rows to the seconds of the round's draft alone, at each context.
-        choices: way of choosing tokens to the seconds that choosing alone takes, by rows.
+        choices: way of choosing tokens to the seconds that a draft and choosing take, by rows.
         acceptance: how likely a draft is accepted, over the texts so far; None before the first.
     """
 

@@ -41,10 +41,10 @@ def test_table_is_printed_and_stored(pair, place, capsys):
 
 
 def test_progress_is_shown_when_it_takes_long(pair, place, capsys, monkeypatch):
-    monkeypatch.setattr(command, "PATIENCE", -1.0)
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
     assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
     first = capsys.readouterr().err
-    assert "Measuring what rounds cost on this machine" in first and first.endswith("\n")
+    assert "Measuring what rounds cost on this machine" in first
     assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
     assert capsys.readouterr().err == ""
 
