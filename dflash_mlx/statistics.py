@@ -84,7 +84,7 @@ class Statistics:
         """What there is to say to a person, a line each."""
         lines = [self._rounds()]
         if self.gain is not None:
-            lines.append(f"Estimated speed: {self.gain:.2f} times plain decoding")
+            lines.append(f"Estimated gain: {self.gain:.2f} times the speed without drafting")
         if self.switched_off:
             lines.append(self._why_plain())
         if self.misfit:
@@ -96,7 +96,7 @@ class Statistics:
 
     def _rounds(self) -> str:
         if max(self.rounds, default=1) == 1:
-            return f"Rounds: {self.total}, plain decoding"
+            return f"Rounds: {self.total}{' plain' if self.auto else ', plain decoding'}"
         sizes = ", ".join(
             f"{count} of block {size}" if size > 1 else f"{count} plain"
             for size, count in sorted(self.rounds.items())

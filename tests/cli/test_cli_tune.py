@@ -14,6 +14,8 @@ from dflash_mlx.cli.main import main
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tuning, "cache_dir", lambda: tmp_path / "cache")
+    # On a busy machine a progress bar would come at any time.
+    monkeypatch.setattr(command, "PATIENCE", 1e9)
     return tmp_path / "cache" / "costs"
 
 

@@ -57,7 +57,7 @@ def test_good_drafts_are_drafted():
     assert last.statistics.rounds[8] > 0.8 * last.statistics.total
     assert last.tau > 6
     assert not last.statistics.switched_off
-    assert "times plain decoding" in report(last)
+    assert "times the speed without drafting" in report(last)
 
 
 def test_wrong_drafts_are_hardly_drafted():
