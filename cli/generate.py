@@ -5,15 +5,17 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
 from ..chat import chat_tokens
 from ..decode.penalties import Penalties
 from ..decode.sampling import ACCEPTANCE, Sampling
-from ..errors import UserError
+from ..errors import UserError, at_least_one
 from ..generation import stream_generate
-from ..request import AUTO, at_least_one, check_max_tokens, stop_strings
+from ..kv import GROUP_SIZE
+from ..request import AUTO, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
 from ..tuning import tune
 from .options import add_model_options, json_object, load_pair
@@ -34,6 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run)
     add_model_options(parser)
     _add_prompt_options(parser.add_argument_group("prompt"))
+    _add_cache_options(parser.add_argument_group("the target's cache"))
     _add_sampling_options(parser.add_argument_group("sampling"))
 
     rounds = parser.add_argument_group("speculation and output")
@@ -88,10 +91,28 @@ def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
         default=2048,
         help="prompt tokens a pass (default: 2048)",
     )
+
+
+def _add_cache_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-kv-size",
         type=int,
-        help="refuse to run if prompt and --max-tokens need a longer cache than this",
+        help="rows that a layer of the target keeps at most: the first 4 and the last ones",
+    )
+    group.add_argument(
+        "--kv-bits", type=int, help="quantize the target's keys and values (default: they are not)"
+    )
+    group.add_argument(
+        "--kv-group-size",
+        type=int,
+        default=GROUP_SIZE,
+        help=f"group size of that quantization (default: {GROUP_SIZE})",
+    )
+    group.add_argument(
+        "--quantized-kv-start",
+        type=int,
+        default=DEFAULT_QUANTIZED_KV_START,
+        help=f"rows from which on a cache is quantized (default: {DEFAULT_QUANTIZED_KV_START})",
     )
 
 
@@ -165,6 +186,8 @@ def _check_before_loading(args: argparse.Namespace) -> None:
     at_least_one("prefill_step_size", args.prefill_step_size)
     if args.max_kv_size is not None:
         at_least_one("max_kv_size", args.max_kv_size)
+    if args.kv_bits is not None:
+        at_least_one("kv_bits", args.kv_bits)
     stop_strings(args.stop)
 
 
@@ -189,7 +212,7 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
     names = (
         "temp top_p top_k min_p seed acceptance repetition_penalty repetition_context_size "
         "presence_penalty presence_context_size frequency_penalty frequency_context_size stop "
-        "block_size max_kv_size prefill_step_size"
+        "block_size max_kv_size kv_bits kv_group_size quantized_kv_start prefill_step_size"
     )
     options = {name: getattr(args, name) for name in names.split()}
     bias = json_object("--logit-bias", args.logit_bias)

@@ -7,3 +7,10 @@ class UserError(ValueError):
     The message is one or two sentences: what was found, what was needed, and what to do.
     The command line prints it and exits with code 2; in Python it is a ``ValueError``.
     """
+
+
+def at_least_one(name: str, value: int) -> int:
+    """The value, checked to be a whole number above 0."""
+    if not (isinstance(value, int) and value > 0):
+        raise UserError(f"{name} must be a whole number from 1 up, not {value}.")
+    return value

@@ -52,8 +52,15 @@ def stream_generate(
         stop (str or list): strings that end the text; they are not part of it.
         logprobs (bool): whether responses carry log-probabilities. Default: ``False``.
         prompt_cache (list): from ``model.make_prompt_cache()`` or from mlx-lm; continued, and
-            afterwards holds the prompt and all emitted tokens.
-        max_kv_size (int): accepted when prompt and ``max_tokens`` fit in it, else refused.
+            afterwards holds the prompt and all emitted tokens. In between it is in use: its rows
+            are elsewhere until the generation ends or is closed.
+        max_kv_size (int): rows that a layer of the target keeps at most: the first 4 and the last
+            ones, as in mlx-lm. Where prompt and ``max_tokens`` need more and the target's family
+            shapes its own caches, it is refused. The drafter's context is not bounded by it.
+        kv_bits (int): quantizes the target's keys and values, as mlx-lm does. Default: they are
+            not.
+        kv_group_size (int): of that quantization. Default: ``64``.
+        quantized_kv_start (int): it begins once a cache holds so many rows. Default: ``5000``.
         prefill_step_size (int): prompt rows a chunk. Default: ``2048``.
         prompt_progress_callback (callable): gets prompt tokens done and in all.
 

@@ -93,13 +93,14 @@ def load(
     if embedded and mx.default_device() == mx.cpu:
         # The CPU backend is fast in float32 alone.
         model, drafter = _float32(model), None if drafter is None else _float32(drafter)
-    elif mx.default_device() == mx.cpu and Target(model).dtype != mx.float32:
+    pair = make_pair(model, drafter, _context_length(config))
+    if mx.default_device() == mx.cpu and pair.target.dtype != mx.float32:
         warnings.warn(
-            f"The target runs in {Target(model).dtype} on the CPU, where MLX is fast in float32 "
+            f"The target runs in {pair.target.dtype} on the CPU, where MLX is fast in float32 "
             "alone; expect seconds a token.",
             stacklevel=2,
         )
-    return make_pair(model, drafter, _context_length(config)), tokenizer
+    return pair, tokenizer
 
 
 def _drafter_folder(
@@ -123,16 +124,16 @@ def make_pair(
         UserError: they do not fit together, or the target's family is not supported. The model is
             left untapped.
     """
-    if drafter is None:
-        return Pair(Target(model), None, context_length)
     untapped = Target(model)
+    if drafter is None:
+        return Pair(untapped, None, context_length)
     check_pair(drafter.config, untapped)
     if drafter.dtype != mx.float32 and untapped.dtype == mx.float32:
         drafter.set_dtype(mx.float32)
     drafter.stack_context()
     # Without taps, the feature is what comes out of the final norm.
     taps = drafter.config.target_layer_ids or (untapped.num_layers,)
-    target = Target(model, taps)
+    target = Target(model, taps, untapped.family)
     return Pair(target, BoundDrafter(drafter, target), context_length)
 
 

@@ -33,9 +33,17 @@ class Pair:
         """The target as mlx-lm knows it."""
         return self.target.model
 
-    def make_prompt_cache(self) -> PromptCache:
-        """An empty prompt cache for several calls that continue one another."""
-        return PromptCache(self.target.make_cache())
+    def make_prompt_cache(self, max_kv_size: int | None = None) -> PromptCache:
+        """An empty prompt cache for several calls that continue one another.
+
+        Args:
+            max_kv_size: rows that a layer of the target keeps at most, as in mlx-lm: the first 4
+                and the last ones. Default: all.
+
+        Raises:
+            UserError: the size is too small, or the target's family shapes its own caches.
+        """
+        return PromptCache(self.target.make_cache(max_kv_size))
 
     def release(self) -> None:
         """Give the target's layers their own classes back. The pair cannot generate any more."""

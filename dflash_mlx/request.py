@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from numbers import Real
 
 import mlx.core as mx
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from .cache.adopt import StockCache, describe
-from .cache.ring import LARGEST_BLOCK
+from .cache.adopt import StockCache
+from .cache.quantized import KVQuantization
 from .decode.choose import LogitsProcessor
 from .decode.penalties import Penalties
 from .decode.sampling import Sampling
-from .errors import UserError
+from .errors import UserError, at_least_one
+from .kv import GROUP_SIZE, cached_tokens, kv_quantization, largest_block, rotating_size
 from .pair import Pair
 
 AUTO = "auto"
@@ -28,6 +29,8 @@ class Request:
         prompt: token ids, at least one.
         cache: the prompt cache to continue and to leave behind, or None for a fresh one.
         cached_tokens: how many tokens it holds.
+        max_kv_size: of the rotating caches to make, or None for the target's own.
+        quantization: of the target's caches, or None.
         max_tokens: how many tokens to emit at most.
         block_size: rows a round verifies; 1 decodes plainly, ``"auto"`` chooses for each round.
         largest_block: the most rows a round may have.
@@ -42,6 +45,8 @@ class Request:
     prompt: list[int]
     cache: list[StockCache] | None
     cached_tokens: int
+    max_kv_size: int | None
+    quantization: KVQuantization | None
     max_tokens: int
     block_size: int | str
     largest_block: int
@@ -82,6 +87,9 @@ def make_request(
     logprobs: bool = False,
     prompt_cache: list[StockCache] | None = None,
     max_kv_size: int | None = None,
+    kv_bits: int | None = None,
+    kv_group_size: int = GROUP_SIZE,
+    quantized_kv_start: int = DEFAULT_QUANTIZED_KV_START,
     prefill_step_size: int = 2048,
     prompt_progress_callback: Callable[[int, int], None] | None = None,
     **unsupported: object,
@@ -93,8 +101,8 @@ def make_request(
     """
     if unsupported:
         raise UserError(
-            f"Unsupported option(s): {', '.join(sorted(unsupported))}. The target's cache is not "
-            "quantized in this version, and a drafter is given to load(), not here."
+            f"Unsupported option(s): {', '.join(sorted(unsupported))}. A drafter is given to "
+            "load(), not here."
         )
     _check_numbers(
         temp=temp,
@@ -110,7 +118,12 @@ def make_request(
     progress = prompt_progress_callback or (lambda done, total: None)
     _check_callables("prompt_progress_callback", (progress,))
     tokens = _token_ids(model, tokenizer, prompt)
-    cached = _cached_tokens(model, prompt_cache)
+    cached = cached_tokens(model.target, prompt_cache)
+    room = _room(model, cached + len(tokens), max_tokens)
+    size = rotating_size(model.target, prompt_cache, cached + len(tokens) + room, max_kv_size)
+    caches = model.target.make_cache(size) if prompt_cache is None else prompt_cache
+    largest = most_rows(model, caches)
+    quantization = kv_quantization(model.target, caches, kv_bits, kv_group_size, quantized_kv_start)
     if sampler is not None and seed is not None:
         raise UserError("A sampler draws from mx.random; seed that with mx.random.seed instead.")
     if seed is None:
@@ -121,9 +134,11 @@ def make_request(
         prompt=tokens,
         cache=prompt_cache,
         cached_tokens=cached,
-        max_tokens=_budget(model, cached + len(tokens), max_tokens, max_kv_size),
-        block_size=_block_size(model, draft, block_size),
-        largest_block=largest_block(model),
+        max_kv_size=size,
+        quantization=quantization,
+        max_tokens=room,
+        block_size=_block_size(model, draft, block_size, largest),
+        largest_block=largest,
         draft=draft and model.drafter is not None,
         sampling=Sampling(temp, top_p, top_k, min_p, seed, acceptance, sampler),
         penalties=Penalties(
@@ -141,13 +156,6 @@ def make_request(
         prefill_step_size=at_least_one("prefill_step_size", prefill_step_size),
         progress=progress,
     )
-
-
-def at_least_one(name: str, value: int) -> int:
-    """The value, checked to be a whole number above 0."""
-    if not (isinstance(value, int) and value > 0):
-        raise UserError(f"{name} must be a whole number from 1 up, not {value}.")
-    return value
 
 
 def _check_numbers(**values: object) -> None:
@@ -199,35 +207,13 @@ def _token_ids(
     return tokens
 
 
-def _cached_tokens(model: Pair, cache: list[StockCache] | None) -> int:
-    """Tokens that a prompt cache already holds."""
-    if cache is None:
-        return 0
-    if len(cache) != model.target.num_layers:
-        raise UserError(
-            f"The prompt cache has {len(cache)} layers, but the target has "
-            f"{model.target.num_layers}."
-        )
-    found, needed = (list(map(describe, x)) for x in (cache, model.target.make_cache()))
-    if found != needed:
-        raise UserError(
-            f"The prompt cache holds {', '.join(sorted(set(found)))}, but the target's layers need "
-            f"{', '.join(sorted(set(needed)))}, each at its place."
-        )
-    if rows := {c.keys.shape[0] for c in cache if c.keys is not None} - {1}:
-        raise UserError(f"The prompt cache holds a batch of {max(rows)}; one sequence is needed.")
-    if len({c.offset for c in cache}) > 1:
-        raise UserError("The prompt cache's layers differ in length, so it is damaged.")
-    return cache[0].offset
-
-
 def check_max_tokens(max_tokens: int) -> None:
     """Check that ``max_tokens`` is -1, for no limit, or not negative."""
     if not isinstance(max_tokens, int) or max_tokens < -1:
         raise UserError(f"max_tokens must be -1 (no limit) or from 0 up, not {max_tokens}.")
 
 
-def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | None) -> int:
+def _room(model: Pair, prompt_end: int, max_tokens: int) -> float:
     """How many tokens may be emitted, after ``prompt_end`` tokens of prompt and prompt cache."""
     check_max_tokens(max_tokens)
     room = float("inf") if max_tokens < 0 else max_tokens
@@ -238,25 +224,20 @@ def _budget(model: Pair, prompt_end: int, max_tokens: int, max_kv_size: int | No
                 f"context is {model.context_length}; shorten it."
             )
         room = min(room, model.context_length - prompt_end)
-    if max_kv_size is not None and prompt_end + room > at_least_one("max_kv_size", max_kv_size):
-        raise UserError(
-            f"max_kv_size {max_kv_size} is less than prompt and max_tokens together "
-            f"({prompt_end} + {room}), which needs a rotating cache; this version has none. Raise "
-            "it, or lower max_tokens."
-        )
     return room
 
 
-def largest_block(model: Pair) -> int:
-    """The most rows a round of the pair may have."""
+def most_rows(model: Pair, caches: Sequence[StockCache]) -> int:
+    """The most rows that a round of the pair may have on such caches."""
     if model.drafter is None:
         return 1
-    windowed = any(isinstance(c, RotatingKVCache) for c in model.target.make_cache())
+    most = largest_block(caches)
     trained = model.drafter.block_size
-    return min(trained, LARGEST_BLOCK) if windowed else trained
+    return trained if most is None else min(trained, most)
 
 
-def _block_size(model: Pair, draft: bool, block_size: int | str | None) -> int | str:
+def _block_size(model: Pair, draft: bool, block_size: int | str | None, largest: int) -> int | str:
+    """Rows a round, at most ``largest``."""
     if not draft or model.drafter is None:
         if block_size not in (None, AUTO):
             why = "no drafter is loaded" if draft else "drafting is switched off"
@@ -264,15 +245,12 @@ def _block_size(model: Pair, draft: bool, block_size: int | str | None) -> int |
         return 1
     if block_size in (None, AUTO):
         return AUTO
-    largest = largest_block(model)
     if not isinstance(block_size, int) or not 1 <= block_size <= largest:
-        bound = (
-            "the size this drafter was trained for"
-            if largest == model.drafter.block_size
-            else "the most that this target's sliding windows allow"
-        )
+        reason = "the size this drafter was trained for"
+        if largest < (trained := model.drafter.block_size):
+            reason = f"the most that a rotating cache takes (the drafter was trained for {trained})"
         raise UserError(
-            f"block_size must be {AUTO!r} or between 1 and {largest}, {bound}; not {block_size!r}."
+            f"block_size must be {AUTO!r} or between 1 and {largest}, {reason}; not {block_size!r}."
         )
     return block_size
 

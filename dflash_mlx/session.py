@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from .cache.adopt import StockCache, adopt
+from .cache.adopt import adopt, hand_back, release
 from .cache.prompt import PromptCache
 from .decode.choose import Chooser
 from .decode.history import History
 from .decode.prefill import prefill
 from .decode.queue import RoundQueue
-from .decode.round import Drafting
 from .decode.state import State
 from .decode.timing import RoundTimer
+from .errors import UserError
+from .kv import cached_tokens
 from .pair import Pair
 from .request import Request
 from .response import Clock
@@ -47,6 +48,8 @@ def emit_tokens(
     waits = bool(request.processors)
     timer = RoundTimer(alone=waits)
     try:
+        if request.cache is not None:
+            release(request.cache)
         if not request.max_tokens:
             request.progress(len(request.prompt), len(request.prompt))
         while clock.tokens < request.max_tokens:
@@ -78,15 +81,20 @@ def emit_tokens(
                     break
     finally:
         if request.cache is not None:
-            _hand_back(queue, end + clock.tokens, request.cache, model.drafter)
+            _hand_back(queue, end + clock.tokens, model, request)
         sizing.finish()
 
 
 def _start(model: Pair, request: Request) -> RoundQueue:
     """Prefill all of the prompt but its last token, which is the first round's anchor."""
     target, drafter = model.target, model.drafter if request.draft else None
-    caches = model.make_prompt_cache() if request.cache is None else request.cache
-    begin = request.cached_tokens
+    caches, begin = request.cache, request.cached_tokens
+    if caches is None:
+        caches = target.make_cache(request.max_kv_size)
+    elif cached_tokens(target, caches) != begin:
+        raise UserError(
+            "The prompt cache has changed since this generation was asked for; ask again."
+        )
     context = None
     if drafter is not None:
         if isinstance(caches, PromptCache):
@@ -95,7 +103,8 @@ def _start(model: Pair, request: Request) -> RoundQueue:
 
     *prompt, anchor = request.prompt
     step, progress = request.prefill_step_size, request.progress
-    prefill(target, drafter, prompt, caches, context, begin, step, progress)
+    kv = request.quantization
+    prefill(target, drafter, prompt, caches, context, begin, step, progress, kv)
     length = begin + len(prompt)
     history = None
     if request.penalties.look_back:
@@ -103,7 +112,7 @@ def _start(model: Pair, request: Request) -> RoundQueue:
     state = State(
         anchor=mx.array([anchor], mx.int32),
         offset=mx.array([length], mx.int32),
-        caches=[adopt([c]) for c in caches],
+        caches=[adopt([c], kv) for c in caches],
         context=context,
         history=history,
     )
@@ -116,15 +125,16 @@ def _start(model: Pair, request: Request) -> RoundQueue:
     return RoundQueue(target, drafter, chooser, state, [length])
 
 
-def _hand_back(
-    queue: RoundQueue, length: int, caches: list[StockCache], drafter: Drafting | None
-) -> None:
+def _hand_back(queue: RoundQueue, length: int, model: Pair, request: Request) -> None:
     """Leave the first ``length`` tokens in the caller's prompt cache."""
-    if length > queue.lengths[0]:
-        queue.write_anchor()
-    state = queue.state
-    for ours, stock in zip(state.caches, caches, strict=True):
-        ours.hand_back(0, length, stock)
-    if isinstance(caches, PromptCache):
-        caches.keep_context(state.context, length, drafter)
-    mx.eval([c.state for c in caches])
+    caches, written = request.cache, min(length, queue.lengths[0])
+    try:
+        if length > written:
+            queue.write_anchor()
+            written = length
+    finally:
+        # Even if that failed, the caller gets back what was committed.
+        hand_back(queue.state.caches, written, caches, request.quantization)
+        if isinstance(caches, PromptCache):
+            caches.keep_context(queue.state.context, written, model.drafter)
+        mx.eval([c.state for c in caches])

@@ -96,9 +96,10 @@ def sizing_for(model: Pair, request: Request) -> Sizing:
     if size != AUTO:
         return Sizing(FixedBlock(size), size)
     table = tune(model)
-    if request.processors or request.sampling.sampler is not None:
-        # A user's function must not be called out of turn to be timed, and what its rounds take
-        # says nothing of others'.
+    users = request.processors or request.sampling.sampler is not None
+    if users or request.quantization is not None or request.max_kv_size is not None:
+        # A user's function must not be called out of turn to be timed. What rounds with one, or on
+        # other caches than the target's own, take is learned on the way and says nothing of others.
         return AutoSizing(
             model, copy.deepcopy(table), request.largest_block, GREEDY, remember=False
         )

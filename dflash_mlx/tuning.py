@@ -20,7 +20,7 @@ from .errors import UserError
 from .fingerprint import fingerprint
 from .pair import Pair
 from .paths import cache_dir
-from .request import largest_block
+from .request import most_rows
 
 FORMAT = 1
 # A table is stored again after a text when a time in it has moved by more than this share, or the
@@ -55,7 +55,7 @@ def tune(
             table = calibrate(
                 model.target,
                 model.drafter,
-                largest_block(model),
+                most_rows(model, model.target.make_cache()),
                 model.context_length,
                 progress,
             )
@@ -124,5 +124,5 @@ def _key(model: Pair) -> dict[str, Any]:
         "versions": {name: version(name) for name in ("mlx", "mlx-lm", "dflash-mlx")},
         "target": fingerprint(model.model),
         "drafter": model.drafter.fingerprint,
-        "largest_block": largest_block(model),
+        "largest_block": most_rows(model, model.target.make_cache()),
     }

@@ -51,13 +51,13 @@ class LinearCache:
         longer drops them, so that nothing is held twice.
         """
         offset = mx.array([c.offset for c in rows], mx.int32)
-        keys, values = _stacked([c.keys for c in rows]), _stacked([c.values for c in rows])
+        keys, values = stacked([c.keys for c in rows]), stacked([c.values for c in rows])
         return cls(keys, values, offset)
 
     @classmethod
     def stack(cls, rows: Sequence["LinearCache"]) -> "LinearCache":
         """Several buffers of the same layer as one, a batch row each; they stay as they are."""
-        keys, values = _stacked([r.keys for r in rows]), _stacked([r.values for r in rows])
+        keys, values = stacked([r.keys for r in rows]), stacked([r.values for r in rows])
         starts = [mx.zeros_like(r.offset) if r.start is None else r.start for r in rows]
         return cls(keys, values, mx.concatenate([r.offset for r in rows]), mx.concatenate(starts))
 
@@ -85,18 +85,18 @@ class LinearCache:
         self.view = round_up(rows, VIEW)
         capacity = round_up(rows, GROWTH)
         if self.keys is not None and capacity > self.keys.shape[2]:
-            self.keys = _padded(self.keys, capacity)
-            self.values = _padded(self.values, capacity)
+            self.keys = padded(self.keys, capacity)
+            self.values = padded(self.values, capacity)
 
     def write(self, keys: mx.array, values: mx.array) -> None:
         """Write ``[B, kv_heads, n, head_dim]`` rows at the offset, without committing them."""
         if self.keys is None:
             self.keys, self.values = (
-                _padded(mx.zeros_like(x[:, :, :0]), round_up(self.view, GROWTH))
+                padded(mx.zeros_like(x[:, :, :0]), round_up(self.view, GROWTH))
                 for x in (keys, values)
             )
-        self.keys = _write(self.keys, keys, self.offset)
-        self.values = _write(self.values, values, self.offset)
+        self.keys = write_rows(self.keys, keys, self.offset)
+        self.values = write_rows(self.values, values, self.offset)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write rows at the offset and return the keys and values that attention reads."""
@@ -122,24 +122,25 @@ class LinearCache:
         return mx.arange(self.view)[None]
 
 
-def _stacked(parts: Sequence[mx.array | None]) -> mx.array | None:
+def stacked(parts: Sequence[mx.array | None]) -> mx.array | None:
     """Buffers of one row each as one batch, padded to the longest; None marks an empty one."""
     present = [p for p in parts if p is not None]
     if not present:
         return None
     capacity = max(p.shape[2] for p in present)
     rows = [mx.zeros_like(present[0][:, :, :0]) if p is None else p for p in parts]
-    return mx.concatenate([_padded(r, capacity) for r in rows])
+    return mx.concatenate([padded(r, capacity) for r in rows])
 
 
-def _padded(buffer: mx.array, capacity: int) -> mx.array:
+def padded(buffer: mx.array, capacity: int) -> mx.array:
     """The buffer with zero rows appended up to ``capacity``."""
     if buffer.shape[2] == capacity:
         return buffer
     return mx.pad(buffer, [(0, 0), (0, 0), (0, capacity - buffer.shape[2]), (0, 0)])
 
 
-def _write(buffer: mx.array, rows: mx.array, offset: mx.array) -> mx.array:
+def write_rows(buffer: mx.array, rows: mx.array, offset: mx.array) -> mx.array:
+    """The buffer with ``rows [B, kv_heads, n, width]`` written at ``offset [B]``."""
     rows = rows.astype(buffer.dtype)
     if rows.shape[0] == 1:
         return mx.slice_update(buffer, rows, offset, (2,))

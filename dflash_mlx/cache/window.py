@@ -36,7 +36,8 @@ class WindowCache:
         self.view = 0
         self._window = window
         self._block_size = block_size
-        self._slots = round_up(window + block_size, VIEW)
+        # A block beyond the offset, and two rounds that were in flight when a generation stopped.
+        self._slots = round_up(window + 3 * block_size, VIEW)
 
     @classmethod
     def stack(cls, rows: Sequence["WindowCache"]) -> "WindowCache":
@@ -54,8 +55,8 @@ class WindowCache:
 
     def rewind(self, length: int) -> None:
         """Go back to ``length`` committed positions. Rows that were overwritten are missing."""
-        # The last round may have written so many rows beyond the offset, less the bonus.
-        oldest = self.offset + (self._block_size - 1 - self._slots)
+        # A block beyond the offset may have taken the slots of the rows before this one.
+        oldest = self.offset + (self._block_size - self._slots)
         self.start = mx.minimum(mx.maximum(self.start, oldest), length)
         self.offset = mx.full(self.offset.shape, length, mx.int32)
 

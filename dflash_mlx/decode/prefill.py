@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from ..cache.adopt import StockCache
 from ..cache.context import ContextBuffer
+from ..cache.quantized import KVQuantization
 from ..target.target import Target
 from .round import Drafting
 
@@ -19,6 +20,7 @@ def prefill(
     begin: int,
     step_size: int,
     progress: Callable[[int, int], None],
+    quantization: KVQuantization | None = None,
 ) -> None:
     """Run all of ``tokens`` through the target, a chunk at a time.
 
@@ -34,12 +36,15 @@ def prefill(
         begin: how many tokens the caches hold already.
         step_size: rows a chunk.
         progress: called with the rows done and all rows, the anchor included, as mlx-lm does.
+        quantization: of the caches, when they have come far enough.
     """
     total = len(tokens) + 1
     progress(0, total)
     for done in range(0, len(tokens), step_size):
         chunk = mx.array([tokens[done : done + step_size]])
         _, features = target.forward(chunk, caches)
+        if quantization is not None:
+            quantization.apply(caches)
         arrays = [c.state for c in caches]
         if context is not None:
             written = begin + done + chunk.shape[1]

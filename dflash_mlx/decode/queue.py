@@ -79,6 +79,7 @@ class RoundQueue:
 
     def submit(self, block_size: int) -> None:
         """Queue a round on the device. The host does not wait."""
+        self.state.settle(min(self._lengths))
         self.state.reserve(max(self._lengths) + self.rows_in_flight + block_size)
         verdict = run_round(self._target, self._drafter, self._chooser, self.state, block_size)
         # One array a round is read: the tokens, with the accepted count behind them.
@@ -87,7 +88,7 @@ class RoundQueue:
         # async_eval returns when few of its operations are left. In a call of their own, the head
         # and the choice are what the device is busy with while the host builds the next round.
         mx.async_eval(*self.state.arrays())
-        mx.async_eval(self.state.anchor, self.state.offset, news, *extra)
+        mx.async_eval(self.state.anchor, self.state.offset, news, *self.state.replayed(), *extra)
         self._flight.append((block_size, news, verdict.logprobs))
 
     def read(self) -> HostRound:
@@ -111,4 +112,6 @@ class RoundQueue:
             _, features = self._target.forward(self.state.anchor[:, None], self.state.caches)
             if self.state.context is not None:
                 self._drafter.write_context(features, self.state.context)
+            for buffer in self.state.caches:
+                buffer.commit(self.state.offset + 1, mx.zeros_like(self.state.offset))
         self._flight.clear()

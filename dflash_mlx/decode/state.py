@@ -7,6 +7,8 @@ import mlx.core as mx
 
 from ..cache.adopt import Buffer
 from ..cache.context import ContextBuffer
+from ..cache.quantized import QuantizingCache
+from ..cache.recurrent import RecurrentCache
 from .history import History
 
 
@@ -44,6 +46,12 @@ class State:
         if self.history is not None:
             self.history.reserve(rows)
 
+    def settle(self, length: int) -> None:
+        """Quantize the caches that wait for it, if ``length`` committed rows allow it."""
+        self.caches = [
+            c.settled(length) if isinstance(c, QuantizingCache) else c for c in self.caches
+        ]
+
     def advance(self, tokens: mx.array, accepted: mx.array) -> None:
         """Commit the anchor and ``accepted [B]`` drafts; the bonus becomes the anchor.
 
@@ -56,6 +64,10 @@ class State:
             buffer.commit(self.offset, accepted)
 
     def arrays(self) -> list[mx.array]:
-        """What the buffers hold: all that the next round reads, but for anchor and offset."""
-        held = [array for buffer in self.buffers for array in buffer.arrays()]
-        return [*held, *self.pending]
+        """What the buffers got in the last round, whatever was accepted of it."""
+        written = [array for buffer in self.buffers for array in buffer.arrays()]
+        return [*written, *self.pending]
+
+    def replayed(self) -> list[mx.array]:
+        """Recurrent states after the last commit, which wait for the acceptance."""
+        return [x for c in self.caches if isinstance(c, RecurrentCache) for x in c.states]

@@ -34,7 +34,7 @@ class DrafterConfig:
         head_dim: Width of one head.
         rms_norm_eps: Epsilon of every RMS norm.
         vocab_size: Rows of the target's table that the drafter was trained with.
-        block_size: Block size, anchor included.
+        block_size: Block size: the rows that a round verifies, anchor included.
         mask_token_id: Token that stands for a position to be drafted.
         target_layer_ids: Taps: 0-based target layers whose OUTPUT is read, before any final norm,
             in ``fc``'s order. None at all means the target's last hidden state after its final
@@ -65,7 +65,8 @@ class DrafterConfig:
         has_hidden_dim_adapter: Whether each tap goes through ``hidden_dim_adapter``, a projection
             from ``target_hidden_size`` to ``hidden_size``, before ``fc``.
         sample_from_anchor: Whether row ``j`` of a block predicts the token after its own position,
-            the anchor's row included; else row ``j`` predicts the token at its own position.
+            the anchor's row included, and the last of ``block_size`` rows is never run; else row
+            ``j`` predicts the token at its own position.
         conv_kernel_size: Taps of DFlash 2's grouped dynamic causal convolutions, or None.
         conv_group_size: Channels that share a dynamic kernel there, or None.
         selector_rank: Width of DFlash 2's candidate selector, or None.

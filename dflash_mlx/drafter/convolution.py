@@ -16,7 +16,7 @@ from .config import DrafterConfig
 BEFORE, AFTER = 0, 1
 
 
-class GroupedDynamicCausalConv(nn.Module):
+class DynamicConvolution(nn.Module):
     def __init__(self, config: DrafterConfig):
         super().__init__()
         hidden, taps, group = config.hidden_size, config.conv_kernel_size, config.conv_group_size

@@ -17,7 +17,7 @@ from ..cache.window import WindowCache
 from ..kernels.path import Path
 from .config import DrafterConfig
 from .context import ContextProjection, split_linear, stack_linears
-from .convolution import GroupedDynamicCausalConv
+from .convolution import DynamicConvolution
 from .heads import BlockHeads
 from .masks import layer_visibility
 from .rope import RoPE
@@ -81,8 +81,8 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         if config.conv_kernel_size is not None:
-            self.attention_conv = GroupedDynamicCausalConv(config)
-            self.mlp_conv = GroupedDynamicCausalConv(config)
+            self.attention_conv = DynamicConvolution(config)
+            self.mlp_conv = DynamicConvolution(config)
 
     def __call__(self, x: mx.array, mask: mx.array, context: ContextBuffer) -> mx.array:
         def attend(h: mx.array) -> mx.array:

@@ -9,8 +9,8 @@ from .config import DrafterConfig
 class Vocabulary:
     """Places the logits of a drafter's head at the tokens of the target's vocabulary.
 
-    The head may know fewer tokens than the target's table has rows: a table is padded, or the
-    drafter's own head covers the frequent tokens alone.
+    The target's table may be padded beyond what the drafter was trained with, and the drafter's own
+    head may cover the frequent tokens alone.
 
     Args:
         config: the drafter's.
@@ -19,21 +19,23 @@ class Vocabulary:
     """
 
     def __init__(self, config: DrafterConfig, d2t: mx.array | None, size: int):
+        self._known: mx.array | None = None
         self._column: mx.array | None = None
-        ids = mx.arange(config.vocab_size) if d2t is None else d2t
         if d2t is None and config.vocab_size == size:
             return
+        ids = mx.arange(config.vocab_size) if d2t is None else d2t
         column = mx.full((size,), -1, mx.int32)
         column[ids] = mx.arange(ids.size, dtype=mx.int32)
         self._known = column >= 0
-        self._column = mx.maximum(column, 0)
+        if config.has_lm_head:
+            self._column = mx.maximum(column, 0)
         mx.eval(self._known, self._column)
 
     def __call__(self, logits: mx.array) -> mx.array:
         """``[..., size]`` of the head's ``[..., columns]``; -inf where a token is unknown."""
-        if self._column is None:
-            return logits
-        return mx.where(self._known, mx.take(logits, self._column, axis=-1), -mx.inf)
+        if self._column is not None:
+            logits = mx.take(logits, self._column, axis=-1)
+        return logits if self._known is None else mx.where(self._known, logits, -mx.inf)
 
 
 def check_draft_ids(config: DrafterConfig, d2t: mx.array) -> None:

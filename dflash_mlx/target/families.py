@@ -1,71 +1,62 @@
-"""Which mlx-lm families can be targets, and what their embeddings and heads do beyond a lookup."""
+"""Which mlx-lm families can be targets, and what they do to their embeddings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
-
-from ..cache.adopt import unsupported
-from ..errors import UserError
+from mlx_lm.models.base import BaseModelArgs
 
 
-def _root(hidden: int, dtype: mx.Dtype) -> float:
-    return hidden**0.5
+def _table_rows(rows: mx.array, args: BaseModelArgs) -> mx.array:
+    return rows
 
 
-def _bfloat16_root(hidden: int, dtype: mx.Dtype) -> mx.array:
+def _rooted(rows: mx.array, args: BaseModelArgs) -> mx.array:
+    return rows * args.hidden_size**0.5
+
+
+def _bfloat16_rooted(rows: mx.array, args: BaseModelArgs) -> mx.array:
     """Gemma 3 rounds the factor to bfloat16 whatever it runs in."""
-    return mx.array(hidden**0.5, mx.bfloat16).astype(dtype)
+    return rows * mx.array(args.hidden_size**0.5, mx.bfloat16).astype(rows.dtype)
+
+
+def _normed(rows: mx.array, args: BaseModelArgs) -> mx.array:
+    return mx.fast.rms_norm(rows, None, args.rms_norm_eps)
 
 
 @dataclass(frozen=True)
 class Family:
-    """What a family adds around the embedding table and the head.
+    """What a family does to its embeddings, and what it can take.
 
     Attributes:
-        embed_scale: what the stack multiplies embeddings by, from hidden size and dtype.
-        softcap: the head squashes logits to ``final_logit_softcapping``.
+        embed: what the first layer receives, from rows of the embedding table and the model's args.
         batched: its attention takes a mask a batch row. Gemma 2 groups the query heads in a
             dimension of their own, where such a mask would meet the wrong axis.
     """
 
-    embed_scale: Callable[[int, mx.Dtype], float | mx.array] | None = None
-    softcap: bool = False
+    embed: Callable[[mx.array, BaseModelArgs], mx.array] = _table_rows
     batched: bool = True
 
 
-# By module of mlx_lm.models: its own remapping has already sent mistral to llama and so on.
+# By the module of mlx_lm.models that the language model comes from: mlx-lm's own remapping has
+# already sent mistral to llama and so on. Any other family is tried when it is loaded.
 FAMILIES = {
-    "gemma": Family(embed_scale=_root),
-    "gemma2": Family(embed_scale=_root, softcap=True, batched=False),
-    "gemma3_text": Family(embed_scale=_bfloat16_root),
+    "deepseek_v3": Family(),
+    "deepseek_v32": Family(),
+    "gemma": Family(embed=_rooted),
+    "gemma2": Family(embed=_rooted, batched=False),
+    "gemma3_text": Family(embed=_bfloat16_rooted),
+    "gemma4_text": Family(embed=_rooted),
+    "glm_moe_dsa": Family(),
     "gpt_oss": Family(),
+    "kimi_k25": Family(),
     "llama": Family(),
     "minimax": Family(),
+    "muse_glimmer": Family(embed=_normed),
     "qwen2": Family(),
     "qwen3": Family(),
+    "qwen3_5": Family(),
     "qwen3_moe": Family(),
+    "qwen3_next": Family(),
     "smollm3": Family(),
 }
-
-
-def family_of(model: nn.Module) -> Family:
-    """The family of an mlx-lm model.
-
-    Raises:
-        UserError: the model keeps a cache of a kind that is not supported, or its family is not.
-    """
-    name = type(model).__module__.rpartition(".")[2]
-    if kinds := unsupported(make_prompt_cache(model)):
-        raise UserError(
-            f"The target's family {name!r} keeps a cache of kind {', '.join(kinds)}; this version "
-            f"runs targets that keep KVCache or RotatingKVCache: {', '.join(FAMILIES)}."
-        )
-    if name not in FAMILIES:
-        raise UserError(
-            f"The target's family {name!r} is not among those that this version supports: "
-            f"{', '.join(FAMILIES)}."
-        )
-    return FAMILIES[name]

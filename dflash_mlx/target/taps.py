@@ -7,6 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ..errors import UserError
+from .swap import subclass
 
 
 class Taps:
@@ -16,7 +17,7 @@ class Taps:
     swapped layers do nothing more than before outside :meth:`recording`.
 
     Args:
-        layers: the target's decoder layers, and its final norm after them.
+        layers: the target's decoder layers, and the whole stack after them.
         ids: the tapped ones, 0-based; a tap reads the output.
 
     Raises:
@@ -45,8 +46,7 @@ class Taps:
                 self._outputs[i] = output[0] if isinstance(output, tuple) else output
             return output
 
-        members = {"__call__": call, "__module__": base.__module__, "_tapped_class": base}
-        return type(base.__name__, (base,), members)
+        return subclass(base, __call__=call, _tapped_class=base)
 
     @contextmanager
     def recording(self) -> Iterator[dict[int, mx.array]]:

@@ -8,8 +8,14 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from ..cache.adopt import Buffer, StockCache
 from ..errors import UserError
-from .families import family_of
+from .families import Family
+from .recorder import Recorder
+from .stack import Stack
 from .taps import Taps
+from .trial import family_of
+
+# What mlx-lm's make_prompt_cache pins of a rotating cache.
+KEEP = 4
 
 
 class Target:
@@ -19,16 +25,18 @@ class Target:
         model: as mlx-lm loads it. Its parameters and behaviour stay as they are.
         taps: layers whose output is read, 0-based, in the drafter's order; the number of layers
             stands for the final norm. None for plain decoding.
+        family: of another target of the same model; None finds it out.
 
     Raises:
         UserError: the family is not supported; the model is left untapped.
     """
 
-    def __init__(self, model: nn.Module, taps: Sequence[int] = ()):
-        self.family = family_of(model)
+    def __init__(self, model: nn.Module, taps: Sequence[int] = (), family: Family | None = None):
         self.model = model
-        self._stack = model.model
-        self._taps = Taps([*self._stack.layers, self._stack.norm], taps)
+        self._stack = Stack(model)
+        self._recorder = Recorder(self._stack.layers)
+        self.family = family or family_of(model, self._stack, self._recorder)
+        self._taps = Taps([*self._stack.layers, self._stack.module], taps)
 
     @property
     def num_layers(self) -> int:
@@ -36,41 +44,33 @@ class Target:
 
     @property
     def hidden_size(self) -> int:
-        return self.model.args.hidden_size
+        return self.embed_raw(mx.array([0])).shape[-1]
 
     @property
     def vocab_size(self) -> int:
         """Rows of the embedding table, padding included."""
-        return self._stack.embed_tokens.weight.shape[0]
+        return self._stack.embedding.weight.shape[0]
 
     @property
     def dtype(self) -> mx.Dtype:
         """The dtype of the hidden states."""
-        return self._stack.norm.weight.dtype
+        return self.embed_raw(mx.array([0])).dtype
 
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
-        x = self.embed_raw(ids)
-        scale = self.family.embed_scale
-        return x * scale(self.hidden_size, x.dtype) if scale else x
+        return self.family.embed(self.embed_raw(ids), self._stack.args)
 
     def embed_raw(self, ids: mx.array) -> mx.array:
         """The embedding table's rows of ``ids``, unscaled."""
-        return self._stack.embed_tokens(ids)
+        return self._stack.embedding(ids)
 
     def head(self, hidden: mx.array) -> mx.array:
         """Logits of hidden states that are already normed, softcapped as the target's own are."""
-        logits = self.head_raw(hidden)
-        if self.family.softcap:
-            cap = self.model.args.final_logit_softcapping
-            logits = mx.tanh(logits / cap) * cap
-        return logits
+        return self._stack.head(hidden)
 
     def head_raw(self, hidden: mx.array) -> mx.array:
         """The head's product alone, before any scale or softcap of the target's own."""
-        if "lm_head" in self.model:
-            return self.model.lm_head(hidden)
-        return self._stack.embed_tokens.as_linear(hidden)
+        return self._stack.head_raw(hidden)
 
     def forward(
         self, ids: mx.array, caches: Sequence[Buffer] | Sequence[StockCache]
@@ -88,15 +88,39 @@ class Target:
         """
         if ids.shape[0] > 1 and not self.family.batched:
             raise UserError("This target's family takes a single sequence, not a batch.")
-        with self._taps.recording() as outputs:
+        with self._taps.recording() as outputs, self._recorder.recording():
             logits = self.model(ids, cache=caches)
         if not self._taps.ids:
             return logits, None
         return logits, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
-    def make_cache(self) -> list[StockCache]:
-        """Empty stock caches, one a layer."""
-        return make_prompt_cache(self.model)
+    @property
+    def shapes_no_cache(self) -> bool:
+        """Whether mlx-lm makes this model's caches, and can make them rotating ones."""
+        return not hasattr(self.model, "make_cache")
+
+    def make_cache(self, max_kv_size: int | None = None) -> list[StockCache]:
+        """Empty stock caches, in the order of the layers that keep one.
+
+        Args:
+            max_kv_size: rows that a layer keeps at most: the first 4 and the last ones.
+
+        Raises:
+            UserError: the size cannot be had.
+        """
+        if max_kv_size is None:
+            return make_prompt_cache(self.model)
+        if not self.shapes_no_cache:
+            raise UserError(
+                "max_kv_size cannot be set: this target's family shapes its own caches, and mlx-lm "
+                "would not heed it."
+            )
+        if max_kv_size <= KEEP:
+            raise UserError(
+                f"max_kv_size {max_kv_size} is too small: the first {KEEP} tokens always stay, so "
+                f"it must be {KEEP + 1} or more."
+            )
+        return make_prompt_cache(self.model, max_kv_size)
 
     def release(self) -> None:
         """Undo the taps."""

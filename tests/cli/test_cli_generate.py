@@ -141,7 +141,9 @@ MISTAKES = {
     "unknown end token": (["-p", "x", "--extra-eos-token", "nonesuch"], "--extra-eos-token"),
     "template option": (["-p", "x", "--chat-template-config", "[]"], "--chat-template-config"),
     "prompt in another encoding": (["-p", "\udcff"], "UTF-8"),
-    "unknown option": (["-p", "x", "--kv-bits", "4"], "--kv-bits"),
+    "unknown option": (["-p", "x", "--num-draft-tokens", "4"], "--num-draft-tokens"),
+    "absurd kv bits": (["-p", "x", "--kv-bits", "0"], "kv_bits must be a whole number"),
+    "cache too small": (["-p", "x", "--max-kv-size", "9"], "shapes its own caches"),
 }
 
 

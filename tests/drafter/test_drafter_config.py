@@ -165,6 +165,14 @@ def test_out_of_range(key: str, value: Any) -> None:
         example(**{key: value})
 
 
+def test_without_taps_the_feature_must_fit() -> None:
+    bare = {"target_layer_ids": (), "target_hidden_size": 48}
+    with pytest.raises(UserError, match=r"hidden_size is 64 .* target_hidden_size \(48\)"):
+        example(**bare)
+    assert example(**bare, has_hidden_dim_adapter=True).target_layer_ids == ()
+    assert example(target_layer_ids=(), target_hidden_size=64).target_layer_ids == ()
+
+
 def test_mask_token_outside_the_vocabulary_needs_its_own_embedding() -> None:
     assert example(mask_token_id=100, has_mask_embedding=True).mask_token_id == 100
 

@@ -21,7 +21,35 @@ model = functools.cache(tiny_model)
 
 MISFITS = {
     "hidden size": ({"hidden_size": 64, "target_hidden_size": 64}, ("64", "32")),
-    "drafter narrower than its taps": ({"hidden_size": 16}, ("16", "32")),
+    "drafter narrower than the tables it borrows": (
+        {"hidden_size": 16},
+        ("16", "32", "no embed_tokens and no lm_head"),
+    ),
+    "drafter wider than the table it borrows": (
+        {"hidden_size": 64, "has_hidden_dim_adapter": True, "has_lm_head": True},
+        ("64", "32", "no embed_tokens of"),
+    ),
+    "drafter wider than the head it borrows": (
+        {"hidden_size": 64, "has_embed_tokens": True, "embed_scale": "raw"},
+        ("64", "32", "no lm_head of"),
+    ),
+    "adapter from another width": (
+        {"target_hidden_size": 48, "has_hidden_dim_adapter": True},
+        ("taps", "48", "32"),
+    ),
+    "last hidden state of another width": (
+        {"hidden_size": 48, "target_hidden_size": 48, "target_layer_ids": ()},
+        ("features", "48", "32"),
+    ),
+    "own tables of more tokens": (
+        {
+            "vocab_size": 128,
+            "has_embed_tokens": True,
+            "embed_scale": "raw",
+            "has_lm_head": True,
+        },
+        ("128", "97"),
+    ),
     "depth": ({"num_target_layers": 36}, ("36", "3")),
     "taps": ({"target_layer_ids": (0, 2, 5), "num_target_layers": None}, ("[0, 2, 5]", "3")),
     "vocabulary": ({"vocab_size": 128}, ("128", "97")),

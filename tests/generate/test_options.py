@@ -27,9 +27,6 @@ def pair():
 
 
 UNKNOWN = {
-    "kv_bits": 4,
-    "kv_group_size": 64,
-    "quantized_kv_start": 0,
     "draft_model": None,
     "num_draft_tokens": 3,
     "input_embeddings": None,
@@ -73,6 +70,9 @@ ABSURD = {
     "stop": ["", ["a", ""], [1], 7, None],
     "prefill_step_size": [0, -1, 2.5],
     "max_kv_size": [0, -4, 8, 2.5],
+    "kv_bits": [0, -4, 7, 2.5, "4"],
+    "kv_group_size": [0, 32, "64"],
+    "quantized_kv_start": [-1, 0, 2.5],
     "sampler": [3],
     "logits_processors": [3, [3]],
     "prompt_progress_callback": [3],

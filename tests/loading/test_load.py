@@ -150,6 +150,27 @@ def test_drafter_with_half_a_quantization(target, drafter):
     assert "drafter" in refused(target, draft_model=drafter)
 
 
+def test_drafter_that_declares_a_quantization_and_has_none(target, drafter):
+    declared = {"quantization": {"group_size": 32, "bits": 4}}
+    config = json.loads((drafter / "config.json").read_text()) | declared
+    (drafter / "config.json").write_text(json.dumps(config))
+    message = refused(target, draft_model=drafter)
+    assert "declares" in message and "'bits': 4" in message and "none of its weights" in message
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [([*range(29), 260], "[260]"), ([-1, *range(29)], "[-1]"), ([5, *range(29)], "only 29")],
+)
+def test_drafter_with_wrong_ids(target, tmp_path, ids, found):
+    save_drafter(tmp_path / "reduced", has_lm_head=True, draft_vocab_size=30)
+    weights = mx.load(str(tmp_path / "reduced" / "model.safetensors"))
+    weights["d2t"] = mx.array(ids, mx.int32)
+    mx.save_safetensors(str(tmp_path / "reduced" / "model.safetensors"), weights)
+    message = refused(target, draft_model=tmp_path / "reduced")
+    assert "d2t" in message and found in message
+
+
 def test_adapter_without_a_config(target, tmp_path):
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")

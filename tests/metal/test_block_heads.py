@@ -66,9 +66,23 @@ def test_sanitizers_and_lint(metal):
     metal.check(lambda: block_heads(*arguments, eps=EPS, path="fused"))
 
 
-def test_whole_drafter(metal, monkeypatch):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "layer_types": ("sliding_attention", "full_attention"),
+            "sliding_window": 4,
+            "causal_layers": (False, True),
+            "conv_kernel_size": 2,
+            "conv_group_size": 16,
+        },
+    ],
+)
+def test_whole_drafter(metal, monkeypatch, changes):
     """Drafts of a ragged batch are those of plain MLX."""
     sizes = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "num_attention_heads": 2}
+    sizes |= changes
     x, features = mx.random.normal((3, 7, 64)), mx.random.normal((3, 5, 128))
 
     def hidden(on_metal: bool) -> mx.array:

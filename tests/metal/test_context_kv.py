@@ -6,7 +6,7 @@ from metal_harness import KernelError, Metal
 from support.heads import EPS, Case, assert_as_exact, exact, unfused
 from support.pairs import tiny_drafter
 
-from dflash_mlx.cache.linear import LinearCache
+from dflash_mlx.cache.context import ContextBuffer
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.kernels import context_fragments, context_shared
 from dflash_mlx.kernels import context_kv as module
@@ -93,9 +93,13 @@ def test_sanitizers_and_lint(metal, path, sizes):
     metal.check(lambda: context_kv(*case.arguments, eps=EPS, path=path))
 
 
-def test_whole_drafter(metal, monkeypatch):
+@pytest.mark.parametrize(
+    "changes", [{}, {"layer_types": ("full_attention", "sliding_attention"), "sliding_window": 40}]
+)
+def test_whole_drafter(metal, monkeypatch, changes):
     """Through warm-up, choice and commit, a drafter's context is that of plain MLX."""
     sizes = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "num_attention_heads": 2}
+    sizes |= changes
     features = [mx.random.normal((3, rows, 128)) for rows in (40, 5, 1)]
 
     def contexts(on_metal: bool) -> list[mx.array]:
@@ -113,7 +117,7 @@ def test_whole_drafter(metal, monkeypatch):
     assert {launch.source for launch in rounds} <= {launch.source for launch in warm}
 
 
-def written(drafter: Drafter, features: list[mx.array]) -> list[LinearCache]:
+def written(drafter: Drafter, features: list[mx.array]) -> list[ContextBuffer]:
     """The context after all ``features``, committed in turn."""
     context = drafter.make_context(mx.array([0, 3, 700]))
     for chunk in features:

@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from dflash_mlx.cache.linear import LinearCache
 from dflash_mlx.drafter.proposal import IndependentRows, Proposal
+from dflash_mlx.drafter.selector import CandidateSelector, SelectorWalk
 
 
 class OracleDrafter:
@@ -18,6 +19,7 @@ class OracleDrafter:
         accept: from the number of the round to how many drafts of it are right.
         vocab: vocabulary size.
         block_size: the largest block.
+        selector: makes the proposals walks over its candidates; it must be no surer than 1e4.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class OracleDrafter:
         accept: Callable[[int], int],
         vocab: int,
         block_size: int = 16,
+        selector: CandidateSelector | None = None,
     ):
         width = max(map(len, truth)) + 2 * block_size
         self._truth = mx.array([[*row, *[0] * (width - len(row))] for row in truth])
@@ -33,6 +36,7 @@ class OracleDrafter:
         self._vocab = vocab
         self.block_size = block_size
         self.fingerprint = "oracle"
+        self._selector = selector
         self.rounds = 0
 
     def kernels(self, block_size: int) -> str:
@@ -52,4 +56,7 @@ class OracleDrafter:
         tokens = mx.where(index < self._accept(self.rounds), right, wrong)
         self.rounds += 1
         logits = 1e5 * (tokens[..., None] == mx.arange(self._vocab)).astype(mx.float32)
-        return IndependentRows(logits)
+        if self._selector is None:
+            return IndependentRows(logits)
+        hidden = mx.ones((*tokens.shape, self._selector.hidden_projection.weight.shape[1]))
+        return SelectorWalk(self._selector, logits, lambda x: x, anchor, hidden)

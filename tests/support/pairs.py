@@ -12,9 +12,11 @@ from dflash_mlx import GenerationResponse, Pair, stream_generate
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.drafter.rope_config import RopeConfig
+from dflash_mlx.drafter.selector import CandidateSelector
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
 from support.oracle import OracleDrafter
+from support.plain import vocab_of
 from support.tiny import SIZES, VOCAB
 
 
@@ -35,7 +37,7 @@ def oracle_pair(
     """A pair whose drafter knows ``truth``, prompt included, and accepts by ``counts``."""
     taps = sorted({i % len(model.layers) for i in taps})
     target = Target(model, taps)
-    oracle = OracleDrafter([truth], scripted(counts), model.args.vocab_size, block_size)
+    oracle = OracleDrafter([truth], scripted(counts), vocab_of(model), block_size)
     with Pair(target, oracle, context_length) as pair:
         yield pair
 
@@ -77,6 +79,16 @@ def tiny_drafter(seed: int = 0, **changes: object) -> Drafter:
     )
     mx.eval(drafter.parameters())
     return drafter.eval()
+
+
+def tiny_selector(vocab: int = VOCAB, top_k: int = 4, seed: int = 0) -> CandidateSelector:
+    """A random candidate selector for hidden states of the tiny drafters."""
+    config = tiny_config(vocab_size=vocab, selector_rank=6, selector_top_k=top_k)
+    mx.random.seed(seed)
+    selector = CandidateSelector(config)
+    selector.update(tree_map(lambda w: mx.random.normal(w.shape), selector.parameters()))
+    mx.eval(selector.parameters())
+    return selector
 
 
 @contextmanager

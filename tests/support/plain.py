@@ -1,6 +1,6 @@
 """Plain decoding, row by row, on mlx-lm alone: what every other way must equal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,6 +11,11 @@ from dflash_mlx.decode.noise import TARGET, row_seeds
 from dflash_mlx.decode.sampling import Sampling
 
 MARGIN = 1e-4
+
+
+def vocab_of(model: nn.Module) -> int:
+    """How many logits the model has."""
+    return model(mx.array([[0]])).shape[-1]
 
 
 def random_prompt(length: int, vocab: int, seed: int = 0) -> list[int]:
@@ -54,7 +59,7 @@ def clear_case(
     Sums are rounded differently in another shape of the same product, which may turn a near-tie
     over; a text without near-ties must come out token for token.
     """
-    vocab = model.args.vocab_size
+    vocab = vocab_of(model)
     for attempt in range(20):
         prompt = random_prompt(length, vocab, 1000 * seed + attempt)
         text = plain(model, prompt, n, sampling, row)
@@ -81,10 +86,47 @@ def clear_turn(
 ) -> tuple[list[int], list[int]]:
     """A random turn after ``before``, and the greedy text that follows, without near-ties."""
     for seed in range(50):
-        turn = random_prompt(length, model.args.vocab_size, 77_000 + seed)
+        turn = random_prompt(length, vocab_of(model), 77_000 + seed)
         text = plain_greedy(model, [*before, *turn], n)
         logits = model(mx.array([[*before, *turn, *text]]))[0, len(before) + length - 1 : -1]
         top = mx.sort(logits, axis=-1)[:, -2:]
         if (top[:, 1] - top[:, 0]).min().item() > MARGIN:
             return turn, text
     raise AssertionError(f"No turn of {length} tokens without near-ties was found.")
+
+
+def clear_steps(
+    model: nn.Module,
+    length: int,
+    n: int,
+    seed: int = 0,
+    make_cache: Callable[[nn.Module], list[object]] = make_prompt_cache,
+    margin: float = MARGIN,
+    **options: object,
+) -> tuple[list[int], list[int]]:
+    """A random prompt and its greedy text, without near-ties among the steps themselves.
+
+    For caches that forget or round, which no single forward over all of it can stand for.
+
+    Args:
+        model: the target.
+        length: of the prompt.
+        n: tokens of text.
+        seed: of the prompt.
+        make_cache: makes the empty cache.
+        margin: that the best token has at least. A quantized cache needs more: what is rounded
+            differently by a hair may come out a whole quantum apart.
+        options: of mlx-lm's ``generate_step``.
+    """
+    for attempt in range(200):
+        prompt = random_prompt(length, model.args.vocab_size, 1000 * seed + attempt)
+        cache = make_cache(model)
+        steps = generate_step(mx.array(prompt), model, max_tokens=n, prompt_cache=cache, **options)
+        text, margins = [], []
+        for token, logprobs in steps:
+            top = mx.sort(logprobs)[-2:]
+            margins.append(top[1] - top[0])
+            text.append(int(token))
+        if mx.stack(margins).min().item() > margin:
+            return prompt, text
+    raise AssertionError(f"No prompt of {length} tokens without near-ties was found.")

@@ -264,3 +264,29 @@ def test_prefill_leaves_mlx_lms_keys_and_values():
             # The prompt is prefilled as there, bit by bit; the last token goes through our buffers.
             assert mx.array_equal(x[:, :, :36], y[:, :, :36])
             assert mx.allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "gemma4", "kimi_k25"])
+def test_taps_at_the_end_of_other_families(family):
+    other = tiny_model(family)
+    last = len(other.layers)
+    target = Target(other, (last - 1, last))
+    logits, features = target.forward(IDS, target.make_cache())
+    stream, normed = mx.split(features, 2, axis=-1)
+    assert mx.allclose(other.language_model.model.norm(stream), normed, rtol=1e-5, atol=1e-5)
+    assert mx.allclose(target.head(normed), logits, rtol=1e-5, atol=1e-5)
+    target.release()
+    assert mx.allclose(other(IDS), logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "gemma4_text"])
+def test_more_taps_than_drafter_layers(family):
+    other = tiny_model(family)
+    prompt, truth = clear_case(other, 9, 30, Sampling())
+    changes = {
+        "target_layer_ids": (0, 1, 2, 3),
+        "num_hidden_layers": 1,
+        "num_target_layers": len(other.layers),
+    }
+    with random_pair(other, **changes) as pair:
+        assert tokens_of(respond(pair, byte_tokenizer(), prompt, 30)) == truth
