@@ -27,7 +27,10 @@ def test_sizes_to_measure(largest, sizes):
     assert sizes_to_measure(largest) == sizes
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma3_text", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "qwen3_moe", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "glm_moe_dsa"],
+)
 def test_every_size_is_measured_at_two_contexts(family):
     model, calls = tiny_model(family), []
     with oracle_pair(model, [1] * 50, block_size=10) as pair:

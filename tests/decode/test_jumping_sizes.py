@@ -31,6 +31,9 @@ FAMILIES = {
     "qwen3_moe": {},
     "gemma3_text": {},
     "gpt_oss": {},
+    "qwen3_next": {},
+    "deepseek_v3": {},
+    "glm_moe_dsa": {},
     "sliding llama": {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "sliding_window": 8,

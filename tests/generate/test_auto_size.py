@@ -130,6 +130,21 @@ def test_a_conversation_in_a_prompt_cache():
     assert tokens_of(second) == answer
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"max_kv_size": 16}, {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 40}],
+    ids=["rotating", "quantized"],
+)
+def test_other_caches_than_the_targets_own(options):
+    prompt, wide = case()[0], tiny_model("qwen3", head_dim=32)
+    with random_pair(wide) as pair:
+        before = copy.deepcopy(dflash_mlx.tune(pair))
+        plain = respond(pair, TOKENIZER, prompt, 80, draft=False, **options)
+        auto = respond(pair, TOKENIZER, prompt, 80, **AUTO, **options)
+        assert tokens_of(auto) == tokens_of(plain)
+        assert auto[-1].statistics.auto and pair.costs == before
+
+
 def test_auto_is_the_default_with_a_drafter():
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, (3,), 8) as pair:
