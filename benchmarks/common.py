@@ -41,6 +41,7 @@ class ScriptedDrafter:
 
     def __init__(self, drafter: BoundDrafter, truth: Sequence[int], acceptance: float, vocab: int):
         self.block_size = drafter.block_size
+        self.fingerprint = f"scripted {drafter.fingerprint}"
         self.kernels = drafter.kernels
         self.make_context = drafter.make_context
         self.write_context = drafter.write_context

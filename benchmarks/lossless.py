@@ -29,6 +29,8 @@ def main() -> int:
     pair, tokenizer = dflash_mlx.load()
 
     def tokens(prompt: list[int], **options: object) -> tuple[list[int], float]:
+        if options.get("draft", True):
+            options["block_size"] = pair.drafter.block_size
         responses = list(dflash_mlx.stream_generate(pair, tokenizer, prompt, n, **options))
         return [r.token for r in responses], responses[-1].tau
 

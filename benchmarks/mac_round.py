@@ -66,8 +66,9 @@ def rounds(
     if on_metal():
         with kernels_chosen(False):
             found["stages_ms"]["plain MLX"] = stages(pair, prompt, times)
+    block = {"block_size": pair.drafter.block_size}
     for name, prompt in chosen.items():
-        *_, ours = dflash_mlx.stream_generate(pair, tokenizer, prompt, tokens)
+        *_, ours = dflash_mlx.stream_generate(pair, tokenizer, prompt, tokens, **block)
         *_, plain = dflash_mlx.stream_generate(pair, tokenizer, prompt, tokens, draft=False)
         *_, theirs = mlx_lm.stream_generate(pair.model, tokenizer, prompt, tokens)
         found["generations"].append(

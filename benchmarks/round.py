@@ -94,7 +94,8 @@ def host_log(pair: dflash_mlx.Pair, tokenizer: object, prompt: list[int], n: int
     """What the host did in one generation: its times, its reads, and their order."""
     log: list[tuple[str, float]] = []
     with watched(log):
-        *_, last = dflash_mlx.stream_generate(pair, tokenizer, prompt, n)
+        size = pair.drafter.block_size
+        *_, last = dflash_mlx.stream_generate(pair, tokenizer, prompt, n, block_size=size)
     rounds = last.statistics.total
     order = [name for name, _ in log if name != "build"]
     reads = order.count("read")

@@ -15,9 +15,11 @@ from ..decode.sampling import ACCEPTANCE, Sampling
 from ..errors import UserError, at_least_one
 from ..generation import stream_generate
 from ..kv import GROUP_SIZE
-from ..request import check_max_tokens, stop_strings
+from ..request import AUTO, check_max_tokens, stop_strings
 from ..response import GenerationResponse, report
+from ..tuning import tune
 from .options import add_model_options, json_object, load_pair
+from .tune import TuningProgress
 
 _PENALTIES = ("repetition", "presence", "frequency")
 
@@ -40,8 +42,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     rounds = parser.add_argument_group("speculation and output")
     rounds.add_argument(
         "--block-size",
-        type=int,
-        help="rows a round verifies, anchor included (default: the drafter's own)",
+        type=_block_size,
+        default=AUTO,
+        metavar="{auto,N}",
+        help="rows a round verifies, anchor included; auto, the default, chooses for each round "
+        "what is fastest for this text on this machine, plain decoding included (the first use of "
+        "a pair measures that for some seconds)",
     )
     rounds.add_argument(
         "--no-draft", action="store_true", help="decode plainly, without loading a drafter"
@@ -165,6 +171,8 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--extra-eos-token: the target has no token {token!r}.")
         tokenizer.add_eos_token(token)
     tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
+    if args.block_size == AUTO and not args.no_draft and model.drafter is not None:
+        tune(model, TuningProgress())
     responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
     return _print(responses, args.quiet)
 
@@ -217,6 +225,13 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
     options["draft"] = not args.no_draft
     options["prompt_progress_callback"] = _Progress(args.prefill_step_size)
     return options
+
+
+def _block_size(text: str) -> int | str:
+    try:
+        return text if text == AUTO else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be auto or a whole number, not {text!r}") from error
 
 
 def _prompt_tokens(

@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "measure how many tokens a round emits, by kind of prompt",
     "inspect": "say what a checkpoint is, before its weights are downloaded",
     "models": "list the known pairs of targets and drafters",
+    "tune": "measure what rounds cost on this machine",
     "benchmark": "measure DFlash, plain decoding and mlx-lm side by side",
     "verify": "prove that drafting does not change the text",
     "doctor": "look at machine, software, caches and memory",

@@ -10,8 +10,17 @@ if TYPE_CHECKING:
     from .loading import load
     from .pair import Pair
     from .response import GenerationResponse
+    from .tuning import tune
 
-__all__ = ["GenerationResponse", "Pair", "UserError", "generate", "load", "stream_generate"]
+__all__ = [
+    "GenerationResponse",
+    "Pair",
+    "UserError",
+    "generate",
+    "load",
+    "stream_generate",
+    "tune",
+]
 
 # Imported when first asked for: MLX takes a second, which `dflash-mlx --help` should not wait for.
 _MODULES = {
@@ -20,6 +29,7 @@ _MODULES = {
     "generate": ".generation",
     "load": ".loading",
     "stream_generate": ".generation",
+    "tune": ".tuning",
 }
 
 

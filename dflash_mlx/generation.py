@@ -11,6 +11,7 @@ from .pair import Pair
 from .request import Request, make_request
 from .response import Clock, GenerationResponse, report
 from .session import EmittedToken, emit_tokens
+from .sizing import sizing_for
 from .statistics import Statistics
 from .text import StopStrings
 
@@ -33,7 +34,9 @@ def stream_generate(
         prompt: text, token ids, or a one-dimensional array of ids.
         max_tokens: how many tokens to emit at most; -1 for no limit but the target's context.
         draft (bool): False decodes plainly. Default: ``True``.
-        block_size (int): rows a round verifies, anchor included. Default: the drafter's.
+        block_size (int or str): rows a round verifies, anchor included; ``"auto"`` chooses for each
+            round what is fastest here, plain decoding included, from costs that the first use of a
+            pair measures for some seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
         temp, top_p, top_k, min_p (float): as in mlx-lm. Default: ``0``, which is greedy.
         seed (int): of the sampling. Default: drawn from ``mx.random``.
         acceptance (str): ``"coupled"``, whose text equals plain sampling with the same seed, or
@@ -109,8 +112,10 @@ def _stream(
     model: Pair, tokenizer: TokenizerWrapper, request: Request
 ) -> Iterator[GenerationResponse]:
     detokenizer, stops = tokenizer.detokenizer, StopStrings(request.stop)
-    kernels = model.drafter.kernels(request.block_size) if request.block_size > 1 else ""
-    statistics, clock = Statistics(kernels=kernels), Clock(len(request.prompt))
+    sizing = sizing_for(model, request)
+    kernels = model.drafter.kernels(sizing.largest) if sizing.largest > 1 else ""
+    statistics = Statistics(kernels=kernels, auto=sizing.auto)
+    clock = Clock(len(request.prompt))
 
     def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
         return GenerationResponse(
@@ -130,10 +135,10 @@ def _stream(
             statistics=statistics,
         )
 
-    token, text, stopped = EmittedToken(None, None, False, 0, request.block_size), "", False
+    token, text, stopped = EmittedToken(None, None, False, 0, sizing.largest), "", False
     with (
         wired_limit(model.model),
-        closing(emit_tokens(model, request, statistics, clock)) as tokens,
+        closing(emit_tokens(model, request, sizing, statistics, clock)) as tokens,
     ):
         for token in tokens:
             ended = token.id in tokenizer.eos_token_ids

@@ -5,6 +5,7 @@ from types import TracebackType
 import mlx.nn as nn
 
 from .cache.prompt import PromptCache
+from .decode.costs import CostTable
 from .decode.round import Drafting
 from .target.target import Target
 
@@ -16,6 +17,7 @@ class Pair:
         target: the target, tapped for the drafter.
         drafter: bound to the target, or None: then every generation decodes plainly.
         context_length: positions that the target was made for, or None if it does not say.
+        costs: what rounds cost on this machine, once :func:`dflash_mlx.tune` was asked for it.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class Pair:
         self.target = target
         self.drafter = drafter
         self.context_length = context_length
+        self.costs: CostTable | None = None
 
     @property
     def model(self) -> nn.Module:

@@ -18,6 +18,8 @@ from .errors import UserError, at_least_one
 from .kv import GROUP_SIZE, cached_tokens, kv_quantization, largest_block, rotating_size
 from .pair import Pair
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class Request:
@@ -30,7 +32,8 @@ class Request:
         max_kv_size: of the rotating caches to make, or None for the target's own.
         quantization: of the target's caches, or None.
         max_tokens: how many tokens to emit at most.
-        block_size: rows a round verifies; 1 decodes plainly.
+        block_size: rows a round verifies; 1 decodes plainly, ``"auto"`` chooses for each round.
+        largest_block: the most rows a round may have.
         draft: whether features are projected for a drafter.
         sampling, penalties, processors: how tokens are chosen.
         stop: strings that end the text.
@@ -45,7 +48,8 @@ class Request:
     max_kv_size: int | None
     quantization: KVQuantization | None
     max_tokens: int
-    block_size: int
+    block_size: int | str
+    largest_block: int
     draft: bool
     sampling: Sampling
     penalties: Penalties
@@ -63,7 +67,7 @@ def make_request(
     *,
     max_tokens: int = 256,
     draft: bool = True,
-    block_size: int | None = None,
+    block_size: int | str | None = None,
     temp: float = 0.0,
     top_p: float = 0.0,
     top_k: int = 0,
@@ -118,6 +122,7 @@ def make_request(
     room = _room(model, cached + len(tokens), max_tokens)
     size = rotating_size(model.target, prompt_cache, cached + len(tokens) + room, max_kv_size)
     caches = model.target.make_cache(size) if prompt_cache is None else prompt_cache
+    largest = most_rows(model, caches)
     quantization = kv_quantization(model.target, caches, kv_bits, kv_group_size, quantized_kv_start)
     if sampler is not None and seed is not None:
         raise UserError("A sampler draws from mx.random; seed that with mx.random.seed instead.")
@@ -132,7 +137,8 @@ def make_request(
         max_kv_size=size,
         quantization=quantization,
         max_tokens=room,
-        block_size=_block_size(model, draft, block_size, largest_block(caches)),
+        block_size=_block_size(model, draft, block_size, largest),
+        largest_block=largest,
         draft=draft and model.drafter is not None,
         sampling=Sampling(temp, top_p, top_k, min_p, seed, acceptance, sampler),
         penalties=Penalties(
@@ -221,25 +227,31 @@ def _room(model: Pair, prompt_end: int, max_tokens: int) -> float:
     return room
 
 
-def _block_size(model: Pair, draft: bool, block_size: int | None, most: int | None) -> int:
-    """Rows a round, of which the caches take ``most``."""
-    if not draft:
-        if block_size is not None:
-            raise UserError("A block size was given, but drafting is switched off.")
-        return 1
+def most_rows(model: Pair, caches: Sequence[StockCache]) -> int:
+    """The most rows that a round of the pair may have on such caches."""
     if model.drafter is None:
-        if block_size is not None:
-            raise UserError("A block size was given, but no drafter is loaded.")
         return 1
+    most = largest_block(caches)
     trained = model.drafter.block_size
-    largest = trained if most is None else min(trained, most)
-    if block_size is None:
-        return largest
+    return trained if most is None else min(trained, most)
+
+
+def _block_size(model: Pair, draft: bool, block_size: int | str | None, largest: int) -> int | str:
+    """Rows a round, at most ``largest``."""
+    if not draft or model.drafter is None:
+        if block_size not in (None, AUTO):
+            why = "no drafter is loaded" if draft else "drafting is switched off"
+            raise UserError(f"A block size was given, but {why}.")
+        return 1
+    if block_size in (None, AUTO):
+        return AUTO
     if not isinstance(block_size, int) or not 1 <= block_size <= largest:
         reason = "the size this drafter was trained for"
-        if largest < trained:
+        if largest < (trained := model.drafter.block_size):
             reason = f"the most that a rotating cache takes (the drafter was trained for {trained})"
-        raise UserError(f"block_size must be between 1 and {largest}, {reason}; not {block_size}.")
+        raise UserError(
+            f"block_size must be {AUTO!r} or between 1 and {largest}, {reason}; not {block_size!r}."
+        )
     return block_size
 
 

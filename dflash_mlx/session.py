@@ -12,11 +12,13 @@ from .decode.history import History
 from .decode.prefill import prefill
 from .decode.queue import RoundQueue
 from .decode.state import State
+from .decode.timing import RoundTimer
 from .errors import UserError
 from .kv import cached_tokens
 from .pair import Pair
 from .request import Request
 from .response import Clock
+from .sizing import Sizing
 from .statistics import Statistics
 
 # Outgrown buffers are kept for reuse until they are cleared; mlx-lm does so as often.
@@ -35,7 +37,7 @@ class EmittedToken:
 
 
 def emit_tokens(
-    model: Pair, request: Request, statistics: Statistics, clock: Clock
+    model: Pair, request: Request, sizing: Sizing, statistics: Statistics, clock: Clock
 ) -> Iterator[EmittedToken]:
     """Emit tokens one by one; at the end, however it comes, complete the prompt cache."""
     queue = _start(model, request)
@@ -44,6 +46,7 @@ def emit_tokens(
     seen = list(request.prompt)
     # User's processors are Python functions of the tokens so far: their rounds wait for the host.
     waits = bool(request.processors)
+    timer = RoundTimer(alone=waits)
     try:
         if request.cache is not None:
             release(request.cache)
@@ -52,28 +55,34 @@ def emit_tokens(
         while clock.tokens < request.max_tokens:
             if not queue.in_flight:
                 queue.state.committed = mx.array(seen) if waits else None
-                queue.submit(request.block_size)
+                queue.submit(sizing.choose(queue.lengths[0]))
             # The next round is queued before this one is read, unless this is likely the last.
             likely = clock.tokens + max(statistics.tau, 1)
             if not waits and likely < request.max_tokens:
-                queue.submit(request.block_size)
-            news = queue.read()
+                queue.submit(sizing.choose(queue.lengths[0]))
+            context = queue.lengths[0]
+            news, seconds = timer.read(queue)
             if not statistics.total:
                 request.progress(len(request.prompt), len(request.prompt))
             accepted = news.accepted[0]
+            sizing.observe(news.block_size, accepted, context, seconds)
             statistics.add(news.block_size, accepted)
+            statistics.plain_seconds += sizing.plain_seconds(accepted + 1, context)
+            statistics.seconds = timer.seconds
             for j, token in enumerate(news.tokens[0]):
                 clock.tokens += 1
                 if clock.tokens % CLEAR_EVERY == 0:
                     mx.clear_cache()
                 seen.append(token)
                 logprobs = None if news.logprobs is None else news.logprobs[0, j]
-                yield EmittedToken(token, logprobs, j < accepted, accepted, news.block_size)
+                with timer.held_up():
+                    yield EmittedToken(token, logprobs, j < accepted, accepted, news.block_size)
                 if clock.tokens >= request.max_tokens:
                     break
     finally:
         if request.cache is not None:
             _hand_back(queue, end + clock.tokens, model, request)
+        sizing.finish()
 
 
 def _start(model: Pair, request: Request) -> RoundQueue:

@@ -1,11 +1,25 @@
 """What tests of several parts share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dflash_mlx import tuning
+from dflash_mlx.decode import calibration
 from dflash_mlx.embedded import embedded_target
 from dflash_mlx.errors import UserError
+
+
+@pytest.fixture(scope="session", autouse=True)
+def costs_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Costs that tests measure are kept among themselves, and are measured less carefully."""
+    folder = tmp_path_factory.mktemp("costs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "cache_dir", lambda: folder)
+        patch.setattr(calibration, "WARM_UP_SECONDS", 0.0)
+        patch.setattr(calibration, "CONTEXTS", (32, 128))
+        yield folder
 
 
 @pytest.fixture(scope="session")

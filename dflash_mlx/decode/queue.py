@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from ..target.target import Target
 from .choose import Chooser
-from .round import Drafting, run_round
+from .round import Drafting, run_round, write_pending
 from .state import State
 
 
@@ -68,6 +68,11 @@ class RoundQueue:
         return sum(size for size, _, _ in self._flight)
 
     @property
+    def next_size(self) -> int | None:
+        """Rows of the round that will be read next, or None if none is in flight."""
+        return self._flight[0][0] if self._flight else None
+
+    @property
     def lengths(self) -> list[int]:
         """Committed cache rows of each batch row, after the rounds read so far."""
         return list(self._lengths)
@@ -101,6 +106,7 @@ class RoundQueue:
         A round in flight has written it already. Its tokens are not read: the state then stands
         past the rows that :attr:`lengths` counts, and those rows are all valid.
         """
+        write_pending(self._drafter, self.state)
         if not self._flight:
             self.state.reserve(max(self._lengths) + 1)
             _, features = self._target.forward(self.state.anchor[:, None], self.state.caches)

@@ -11,11 +11,17 @@ from ..target.target import Target
 from .choose import Chooser, Verdict
 from .state import State
 
+# Plain rounds whose features are projected together: reading the projection's weights for every
+# row would cost a 4-bit target with a 16-bit drafter several percent. The context kernels take as
+# many rows at once.
+LARGEST_PENDING = 32
+
 
 class Drafting(Protocol):
     """What a round asks of a drafter; see :class:`dflash_mlx.drafter.bound.BoundDrafter`."""
 
     block_size: int
+    fingerprint: str
 
     def kernels(self, block_size: int) -> str: ...
 
@@ -34,7 +40,8 @@ def run_round(
     """Build the graph of one round, and move ``state`` past it. Nothing is read by the host.
 
     All ``block_size`` rows are written to the caches and the context K/V; only the offset decides
-    which of them are committed.
+    which of them are committed. A plain round's features are kept, and projected with those of
+    other plain rounds when a draft needs them.
 
     Args:
         target: verifies.
@@ -47,6 +54,7 @@ def run_round(
         state.history.write(state.anchor[:, None], state.offset)
     block, draft = state.anchor[:, None], None
     if block_size > 1:
+        write_pending(drafter, state)
         proposal = drafter.draft(state.anchor, block_size, state.context)
         draft = chooser.draft(proposal, state)
         block = mx.concatenate([block, draft.tokens], axis=1)
@@ -56,6 +64,20 @@ def run_round(
         state.history.write(block, state.offset)
     verdict = chooser.judge(draft, logits, state)
     if state.context is not None:
-        drafter.write_context(features, state.context)
+        if block_size > 1:
+            drafter.write_context(features, state.context)
+        else:
+            state.pending.append(features)
     state.advance(verdict.tokens, verdict.accepted)
+    if len(state.pending) >= LARGEST_PENDING:
+        write_pending(drafter, state)
     return verdict
+
+
+def write_pending(drafter: Drafting | None, state: State) -> None:
+    """Project the features that plain rounds kept into the context K/V, which is then complete."""
+    if state.pending:
+        drafter.write_context(mx.concatenate(state.pending, axis=1), state.context)
+        state.pending.clear()
+        for cache in state.context:
+            cache.offset = state.offset

@@ -1,7 +1,7 @@
 """What a round starts from and leaves behind, all of it on the device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
@@ -20,7 +20,9 @@ class State:
         anchor: ``[B]`` int32, the last committed token of each row, not yet in the caches.
         offset: ``[B]`` int32, the anchor's position, and the number of committed cache rows.
         caches: the target's, one a layer.
-        context: the drafter's context K/V, one a drafter layer, or None to decode plainly.
+        context: the drafter's context K/V, one a drafter layer, or None to decode plainly. Its
+            offset is the state's, less one row for each of ``pending``.
+        pending: features ``[B, 1, taps * hidden]`` of plain rounds, not yet in the context K/V.
         history: the tokens so far, when penalties look back.
         committed: all tokens up to the anchor ``[t]``, set by the host for user's processors.
     """
@@ -29,6 +31,7 @@ class State:
     offset: mx.array
     caches: Sequence[Buffer]
     context: Sequence[ContextBuffer] | None = None
+    pending: list[mx.array] = field(default_factory=list)
     history: History | None = None
     committed: mx.array | None = None
 
@@ -57,12 +60,13 @@ class State:
         """
         self.anchor = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
         self.offset = self.offset + accepted + 1
-        for buffer in self.buffers:
+        for buffer in self.caches if self.pending else self.buffers:
             buffer.commit(self.offset, accepted)
 
     def arrays(self) -> list[mx.array]:
         """What the buffers got in the last round, whatever was accepted of it."""
-        return [array for buffer in self.buffers for array in buffer.arrays()]
+        written = [array for buffer in self.buffers for array in buffer.arrays()]
+        return [*written, *self.pending]
 
     def replayed(self) -> list[mx.array]:
         """Recurrent states after the last commit, which wait for the acceptance."""

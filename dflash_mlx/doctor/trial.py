@@ -17,6 +17,7 @@ from ..pair import Pair
 from ..request import make_request
 from ..response import Clock
 from ..session import emit_tokens
+from ..sizing import sizing_for
 from ..statistics import Statistics
 from .finding import Finding
 
@@ -78,8 +79,10 @@ def _generation(pair: Pair) -> Finding:
 
 def emit(pair: Pair, draft: bool) -> list[int]:
     """The tokens of a greedy generation."""
-    request = make_request(pair, None, _PROMPT, max_tokens=_TOKENS, draft=draft)
-    return [t.id for t in emit_tokens(pair, request, Statistics(), Clock(len(_PROMPT)))]
+    size = {"block_size": BLOCK_SIZE} if draft else {}
+    request = make_request(pair, None, _PROMPT, max_tokens=_TOKENS, draft=draft, **size)
+    sizing, clock = sizing_for(pair, request), Clock(len(_PROMPT))
+    return [t.id for t in emit_tokens(pair, request, sizing, Statistics(), clock)]
 
 
 def tiny_pair() -> Pair:

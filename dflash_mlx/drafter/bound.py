@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from ..cache.context import ContextBuffer
+from ..fingerprint import fingerprint
 from ..target.target import Target
 from .model import Drafter
 from .proposal import IndependentRows, Proposal
@@ -23,11 +24,13 @@ class BoundDrafter:
 
     Attributes:
         block_size: the largest block the drafter was trained for, anchor included.
+        fingerprint: of the drafter, as far as its speed goes.
     """
 
     def __init__(self, drafter: Drafter, target: Target):
         config = drafter.config
         self.block_size = config.block_size
+        self.fingerprint = fingerprint(drafter)
         self._config = config
         self._drafter = drafter
         self._target = target

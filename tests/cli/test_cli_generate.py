@@ -30,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_text_and_statistics(pair, capsys):
-    code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20")
+    code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20", "--block-size", "8")
     assert code == 0
     assert "Generation: 20 tokens" in out and "of block 8, τ" in out and "Peak memory" in out
     assert ("context K/V plain (not on a Metal device)" in out) is not mx.metal.is_available()
@@ -52,6 +52,12 @@ def test_prompt_from_standard_input(pair, capsys, monkeypatch):
 def test_block_size_and_no_draft_show_in_the_statistics(pair, capsys):
     assert "of block 3" in run(capsys, *pair, "-p", "hello", "-m", "9", "--block-size", "3")[1]
     assert "plain decoding" in run(capsys, *pair, "-p", "hello", "-m", "9", "--no-draft")[1]
+
+
+@pytest.mark.parametrize("option", [[], ["--block-size", "auto"]])
+def test_block_size_is_chosen_by_itself(option, pair, capsys):
+    code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "60", *option)
+    assert code == 0 and "times the speed without drafting" in out
 
 
 def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
@@ -116,6 +122,7 @@ MISTAKES = {
     "negative seed": (["-p", "x", "--seed", "-2"], "seed"),
     "block size 0": (["-p", "x", "--block-size", "0"], "block_size"),
     "block size beyond training": (["-p", "x", "--block-size", "9"], "between 1 and 8"),
+    "block size in words": (["-p", "x", "--block-size", "big"], "auto or a whole number"),
     "block size without drafting": (["-p", "x", "--block-size", "4", "--no-draft"], "off"),
     "max-tokens": (["-p", "x", "-m", "-2"], "max_tokens"),
     "max-tokens is no number": (["-p", "x", "-m", "many"], "invalid int"),
@@ -156,7 +163,7 @@ def test_unknown_model(tmp_path, capsys):
 @pytest.mark.pair
 def test_embedded_pair_writes_a_python_function(target_folder, capsys):
     prompt = "Write a Python function that returns the n-th Fibonacci number."
-    code, out, _ = run(capsys, "-p", prompt, "-m", "48")
+    code, out, _ = run(capsys, "-p", prompt, "-m", "48", "--block-size", "8")
     assert code == 0 and "def " in out and "of block 8" in out
     assert (
         out.split("=" * 10)[1]

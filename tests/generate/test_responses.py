@@ -11,6 +11,7 @@ from support.plain import clear_case, plain_greedy
 from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
+from dflash_mlx import tune
 from dflash_mlx.decode.queue import RoundQueue
 from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.response import report
@@ -190,6 +191,7 @@ class Spy:
 MODES = {
     "greedy": {},
     "plain": {"draft": False},
+    "auto": {"block_size": "auto"},
     "coupled": {"temp": 0.8, "top_p": 0.9, "top_k": 20, "min_p": 0.01, "seed": 3},
     "rejection": {"temp": 0.8, "seed": 3, "acceptance": "rejection"},
     "penalties": {"repetition_penalty": 1.2, "frequency_penalty": 0.1, "logit_bias": {3: 1.0}},
@@ -202,6 +204,7 @@ MODES = {
 def test_one_read_a_round_and_the_next_round_is_queued_before_it(options, monkeypatch):
     prompt, _ = case()
     with random_pair(model()) as pair:
+        tune(pair)
         spy = Spy(monkeypatch)
         respond(pair, TOKENIZER, prompt, 20, **options)
         monkeypatch.undo()

@@ -38,7 +38,7 @@ def test_the_known_drafter_is_loaded_and_named(hub: Hub, caplog: pytest.LogCaptu
         model, tokenizer = dflash_mlx.load(TARGET)
     assert (DRAFTER, PIN) in hub.asked
     assert f"Drafter for {TARGET}: {DRAFTER} at {PIN[:8]}." in caplog.text
-    *_, last = dflash_mlx.stream_generate(model, tokenizer, "hello", 9)
+    *_, last = dflash_mlx.stream_generate(model, tokenizer, "hello", 9, block_size=8)
     assert last.block_size == 8
 
 

@@ -30,7 +30,7 @@ def drafter(tmp_path: Path) -> Path:
 def test_pair_generates_what_the_target_alone_does(target, drafter):
     model, tokenizer = dflash_mlx.load(target, draft_model=drafter)
     prompt = tokenizer.encode("hello there")
-    responses = list(dflash_mlx.stream_generate(model, tokenizer, prompt, 30))
+    responses = list(dflash_mlx.stream_generate(model, tokenizer, prompt, 30, block_size=8))
     alone, _ = mlx_lm.load(str(target))
     assert [r.token for r in responses] == plain_greedy(alone, prompt, len(responses))
     assert responses[0].block_size == 8

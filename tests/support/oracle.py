@@ -35,6 +35,7 @@ class OracleDrafter:
         self._accept = accept
         self._vocab = vocab
         self.block_size = block_size
+        self.fingerprint = "oracle"
         self._selector = selector
         self.rounds = 0
 

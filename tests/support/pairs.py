@@ -101,7 +101,12 @@ def random_pair(model: nn.Module, seed: int = 0, **changes: object) -> Iterator[
 def respond(
     pair: Pair, tokenizer: TokenizerWrapper, prompt: Sequence[int], n: int, **options: object
 ) -> list[GenerationResponse]:
-    """All responses of one generation of at most ``n`` tokens."""
+    """All responses of one generation of at most ``n`` tokens.
+
+    Unless told otherwise the blocks are the drafter's largest: nothing depends on the machine.
+    """
+    if pair.drafter is not None and options.get("draft", True):
+        options.setdefault("block_size", pair.drafter.block_size)
     return list(stream_generate(pair, tokenizer, prompt, max_tokens=n, **options))
 
 

@@ -1,0 +1,153 @@
+"""Is ``block_size="auto"`` ever slower than plain decoding, and does it find the best size?
+
+    python benchmarks/auto.py [--max-tokens 192] [--repeats 5] [--limit -1] [--sizes 2,4,8]
+
+First the real pair over the prompts: plain decoding, auto and fixed sizes in alternating order, so
+that a drift of the machine meets all of them. A ratio is that of two runs of the same repeat, and
+the table has the median of the repeats. Then one text with scripted drafters, which do all of the
+drafter's work and are right with a chosen probability. The exit code is 1 if auto is below 0.97 of
+plain decoding on a prompt or a kind, or with drafts right at 0.8 below 0.97 of the best fixed size.
+"""
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable, Mapping
+from statistics import median
+
+from common import ScriptedDrafter, machine, prompts
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+import dflash_mlx
+from dflash_mlx.cli.tune import TuningProgress, describe
+
+FLOOR = 0.97
+ACCEPTANCES = (0.0, 0.5, 0.8, 1.0)
+CHECKED = 0.8
+Run = Callable[[], dflash_mlx.GenerationResponse]
+
+
+def paired(runs: Mapping[str, Run], repeats: int) -> dict[str, list[dflash_mlx.GenerationResponse]]:
+    """The last responses of every run, once a repeat, in an order that turns round each time."""
+    found = {name: [] for name in runs}
+    for repeat in range(repeats):
+        for name in reversed(runs) if repeat % 2 else runs:
+            found[name].append(runs[name]())
+    return found
+
+
+def ratios(
+    found: Mapping[str, list[dflash_mlx.GenerationResponse]], name: str, base: str = "plain"
+) -> list[float]:
+    """Speed of one run relative to another's of the same repeat."""
+    pairs = zip(found[name], found[base], strict=True)
+    return [ours.generation_tps / theirs.generation_tps for ours, theirs in pairs]
+
+
+def runs_of(
+    pair: dflash_mlx.Pair, tokenizer: TokenizerWrapper, prompt: list[int], n: int, sizes: list[int]
+) -> dict[str, Run]:
+    """Plain decoding, auto, and each fixed size."""
+
+    def run(**options: object) -> Run:
+        def last() -> dflash_mlx.GenerationResponse:
+            *_, response = dflash_mlx.stream_generate(pair, tokenizer, prompt, n, **options)
+            return response
+
+        return last
+
+    fixed = {f"block {size}": run(block_size=size) for size in sizes}
+    return {"plain": run(draft=False), "auto": run(block_size="auto"), **fixed}
+
+
+def over_prompts(
+    pair: dflash_mlx.Pair, tokenizer: TokenizerWrapper, args: argparse.Namespace
+) -> list[str]:
+    """Print a line a prompt and a kind; return those where auto is too slow."""
+    names = [f"block {size}" for size in args.sizes]
+    print("| prompt | tokens | τ | plain rounds | auto ÷ plain | " + " | ".join(names) + " |")
+    print("|---" * (5 + len(names)) + "|")
+    kinds: dict[str, list[list[float]]] = {}
+    slow = []
+    for name, prompt in prompts(tokenizer).items():
+        kind, number = name.split("-")
+        if args.limit != -1 and int(number) > args.limit:
+            continue
+        runs = runs_of(pair, tokenizer, prompt, args.max_tokens, args.sizes)
+        found = paired(runs, args.repeats)
+        auto = ratios(found, "auto")
+        kinds.setdefault(kind, []).append(auto)
+        last = found["auto"][-1]
+        plain_rounds = last.statistics.rounds[1] / last.statistics.total
+        fixed = " | ".join(f"{median(ratios(found, size)):.2f}" for size in names)
+        print(
+            f"| {name} | {last.generation_tokens} | {last.tau:.2f} | {plain_rounds:.0%} "
+            f"| {median(auto):.3f} [{min(auto):.2f}, {max(auto):.2f}] | {fixed} |",
+            flush=True,
+        )
+        slow += [name] if median(auto) < FLOOR else []
+    for kind, rows in kinds.items():
+        middle = median(sum(column) / len(column) for column in zip(*rows, strict=True))
+        print(f"| **{kind}** | | | | **{middle:.3f}** |" + " |" * len(names))
+        slow += [kind] if middle < FLOOR else []
+    return slow
+
+
+def with_scripts(
+    pair: dflash_mlx.Pair, tokenizer: TokenizerWrapper, args: argparse.Namespace
+) -> bool:
+    """Print a line for each acceptance; return whether auto is near the best size where checked."""
+    n, vocab = args.max_tokens, pair.target.vocab_size
+    prompt = prompts(tokenizer)["prose-1"]
+    options = {"max_tokens": n, "draft": False}
+    plain = [r.token for r in dflash_mlx.stream_generate(pair, tokenizer, prompt, **options)]
+    names = [f"block {size}" for size in args.sizes]
+    print("\n| acceptance | auto ÷ plain | auto ÷ best | best | " + " | ".join(names) + " |")
+    print("|---" * (4 + len(names)) + "|")
+    near = True
+    for acceptance in args.acceptance:
+        drafter = ScriptedDrafter(pair.drafter, prompt + plain, acceptance, vocab)
+        scripted = dflash_mlx.Pair(pair.target, drafter, pair.context_length)
+        scripted.costs = copy.deepcopy(pair.costs)
+        scripted.costs.acceptance = None
+        runs = runs_of(scripted, tokenizer, prompt, len(plain), args.sizes)
+        found = paired(runs, args.repeats)
+        middles = {name: median(ratios(found, name)) for name in ("plain", *names)}
+        best = max(middles, key=middles.__getitem__)
+        to_best = median(ratios(found, "auto", best))
+        fixed = " | ".join(f"{middles[name]:.2f}" for name in names)
+        print(
+            f"| {acceptance} | {median(ratios(found, 'auto')):.3f} | {to_best:.3f} | {best} "
+            f"| {fixed} |",
+            flush=True,
+        )
+        near = near and not (acceptance == CHECKED and to_best < FLOOR)
+    return near
+
+
+def numbers(kind: type) -> Callable[[str], list[float]]:
+    """A parser of comma-separated numbers."""
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--max-tokens", type=int, default=192)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--limit", type=int, default=-1, help="prompts of each kind, -1 for all")
+    parser.add_argument("--sizes", type=numbers(int), default=[2, 4, 8], help="fixed block sizes")
+    parser.add_argument("--acceptance", type=numbers(float), default=ACCEPTANCES)
+    args = parser.parse_args()
+    pair, tokenizer = dflash_mlx.load()
+    print(f"{machine()}; {args.max_tokens} tokens, median of {args.repeats} [min, max]\n")
+    print(describe(dflash_mlx.tune(pair, TuningProgress(), again=True)) + "\n")
+    slow = over_prompts(pair, tokenizer, args)
+    near = with_scripts(pair, tokenizer, args)
+    print()
+    print(f"Below {FLOOR} of plain decoding: {', '.join(slow) or 'nothing'}.")
+    print(f"With drafts right at {CHECKED}: {'near' if near else 'NOT near'} the best fixed size.")
+    return 1 if slow or not near else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

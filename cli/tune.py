@@ -1,0 +1,90 @@
+"""``dflash-mlx tune``: measure what rounds cost here, for block sizes that pay."""
+
+import argparse
+
+from tqdm import tqdm
+
+from ..decode.costs import CostTable
+from ..decode.policy import FIRST_ACCEPTANCE, BlockController
+from ..tuning import table_path, tune
+from .options import add_model_options, load_pair
+
+# Seconds of silence.
+PATIENCE = 2.0
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Register the ``tune`` command."""
+    parser = subparsers.add_parser(
+        "tune",
+        description=(
+            "Measure what rounds of each block size cost on this machine for a pair, print it, and "
+            "store it for --block-size auto. That measures by itself at the first use of a pair; "
+            "run this when the machine was busy then, or has changed."
+        ),
+    )
+    parser.set_defaults(run=run)
+    add_model_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print and store.
+
+    Raises:
+        UserError: a model cannot be loaded, or there is no drafter.
+    """
+    model, _ = load_pair(args)
+    table = tune(model, TuningProgress(), again=True)
+    print(describe(table))
+    print(f"Stored in {table_path(model)}")
+    return 0
+
+
+def describe(table: CostTable) -> str:
+    """The table for a person, and what it means for the first rounds of a text."""
+    headings = [f"{title} {c}" for c in table.contexts for title in ("round", "draft", "rest")]
+    width = max(map(len, headings)) + 2
+    lines = [
+        "Milliseconds of a round by rows verified, at each context length:",
+        "rows" + "".join(heading.rjust(width) for heading in headings),
+    ]
+    for size in table.sizes:
+        drafts = table.drafts.get(size, [0.0] * len(table.contexts))
+        cells = [
+            cell
+            for whole, draft in zip(table.rounds[size], drafts, strict=True)
+            for cell in (whole, draft, max(whole - draft, 0.0))
+        ]
+        lines.append(f"{size:4}" + "".join(f"{1e3 * x:{width}.2f}" for x in cells))
+    lines.append(
+        "1 row is plain decoding; rest is the verify, the choice of tokens and the commit."
+    )
+    return "\n".join([*lines, *_starts(table)])
+
+
+def _starts(table: CostTable) -> list[str]:
+    acceptance = FIRST_ACCEPTANCE if table.acceptance is None else table.acceptance
+    known = "assumed" if table.acceptance is None else "seen so far"
+    lines = []
+    for context in table.contexts:
+        size = BlockController(table.sizes, table.column, acceptance).choose(context)
+        what = "plain decoding" if size == 1 else f"block size {size}"
+        lines.append(
+            f"A text of {context} tokens starts with {what} (acceptance {acceptance:.2f}, {known})."
+        )
+    return lines
+
+
+class TuningProgress:
+    """A bar, once measuring takes longer than a moment."""
+
+    def __init__(self) -> None:
+        self._bar: tqdm | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None:
+            text = "Measuring what rounds cost on this machine"
+            self._bar = tqdm(total=total, desc=text, delay=PATIENCE, leave=False)
+        self._bar.update(done - self._bar.n)
+        if done == total:
+            self._bar.close()

@@ -1,0 +1,235 @@
+"""Measure what a pair's rounds cost here, in a few seconds, without any text."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from statistics import median
+
+import mlx.core as mx
+
+from ..cache.adopt import adopt
+from ..drafter.proposal import Proposal
+from ..target.target import Target
+from .choose import Chooser, Draft, Verdict
+from .costs import GREEDY, CostTable
+from .history import History
+from .prefill import prefill
+from .queue import RoundQueue
+from .round import Drafting
+from .sampling import Sampling
+from .state import State
+
+CONTEXTS = (512, 4096)
+# Beyond so many seconds no measurement is repeated: on a busy machine none would be steady.
+PATIENCE = 5.0
+# Rounds whose time is taken at each size, between two that are not; three times as many where the
+# slowest took so much longer than the fastest.
+ROUNDS = 3
+UNSTEADY = 1.3
+# The longer context tells how cost grows with length, for which some sizes are enough. Attention
+# kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5 or 8 rows.
+LONG_SIZES = (1, 2, 4, 5, 6, 8, 9)
+WARM_UP_SECONDS = 0.2
+REPEATS = 3
+
+
+def sizes_to_measure(largest: int) -> list[int]:
+    """Every size up to 16, where kernels' limits are close together, and some beyond."""
+    further = [size for size in (*range(1, 17), 20, 24, 28, 32, 48, 64) if size < largest]
+    return [*further, largest]
+
+
+def calibrate(
+    target: Target,
+    drafter: Drafting,
+    largest: int,
+    context_length: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> CostTable:
+    """Measure whole rounds of every size, as generation runs them.
+
+    A round's time is the interval between two reads while rounds of one size follow one another
+    through the queue. That is the right time wherever the host waits: on Metal a read ends when
+    its round does; on the CPU ``async_eval`` waits for most of the *next* round, which has the same
+    size. Stages timed apart would each add a wait that no generation has, and hide that they
+    overlap. Nothing is prefilled: buffers are moved to the context length as they are, because
+    time does not depend on what they hold.
+
+    Args:
+        target: of the pair.
+        drafter: of the pair.
+        largest: rows of the largest round.
+        context_length: positions the target was made for, if known.
+        progress: called with measurements done and in all.
+    """
+    contexts = _contexts(context_length)
+    sizes = sizes_to_measure(largest)
+    long_sizes = [size for size in sizes if size in LONG_SIZES or size == largest]
+    total, done = len(sizes) + len(long_sizes), 0
+    rounds: list[dict[int, float]] = []
+    drafts: list[dict[int, float]] = []
+    for context, some in zip(contexts, (sizes, long_sizes), strict=True):
+        rig = _Rig(target, drafter, context)
+        rig.warm_up()
+        rounds.append({})
+        drafts.append({})
+        for size in some:
+            rounds[-1][size] = rig.round(size)
+            if size > 1:
+                drafts[-1][size] = rig.draft(size)
+            done += 1
+            progress(done, total)
+        # Plain decoding is what every size is compared with.
+        rounds[-1][1] = (rounds[-1][1] + rig.round(1)) / 2
+    table = CostTable(contexts, _columns(*rounds), _columns(*drafts))
+    table.choices[GREEDY] = time_choice(target, drafter, Chooser(Sampling()), sizes)
+    return table
+
+
+def _contexts(context_length: int | None) -> list[int]:
+    """Two lengths to measure at, the longer one with room for the rounds below the target's own."""
+    short, long = CONTEXTS
+    if context_length is not None:
+        long = max(min(long, context_length * 7 // 8), 32)
+    return [min(short, long // 2), long]
+
+
+def time_choice(
+    target: Target, drafter: Drafting, chooser: Chooser, sizes: Iterable[int]
+) -> dict[int, float]:
+    """Seconds of a draft and of choosing its and the target's tokens, by rows.
+
+    Two ways of choosing differ in a round by what they differ in here.
+    """
+    rig = _Rig(target, drafter, CONTEXTS[0])
+    return {size: rig.choice(chooser, size) for size in sizes}
+
+
+class _Rig:
+    """Rounds of the pair at one context length."""
+
+    def __init__(self, target: Target, drafter: Drafting, context: int):
+        caches = target.make_cache()
+        rows = drafter.make_context(mx.array([0], mx.int32))
+        prefill(target, drafter, [0, 0], caches, rows, 0, 2, lambda *_: None)
+        self._made = time.perf_counter()
+        self._target = target
+        self._drafter = drafter
+        self._state = State(
+            anchor=mx.array([0], mx.int32),
+            # Not the caches' offset but the round's: committing it moves the caches there.
+            offset=mx.array([context - 1], mx.int32),
+            caches=[adopt([c]) for c in caches],
+            context=rows,
+        )
+        chooser = _RandomTokens(target.vocab_size)
+        self._queue = RoundQueue(target, drafter, chooser, self._state, [context])
+        self._queue.submit(1)
+        self._queue.read()
+
+    def warm_up(self) -> None:
+        """Let clocks rise and kernels be compiled."""
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < WARM_UP_SECONDS:
+            self.round(2)
+
+    def round(self, size: int) -> float:
+        """Seconds of a round: of more rounds if some took much longer than others."""
+        taken = self._rounds(size)
+        patient = time.perf_counter() - self._made < PATIENCE
+        if patient and max(taken) > UNSTEADY * min(taken):
+            taken += self._rounds(size) + self._rounds(size)
+        return median(taken)
+
+    def _rounds(self, size: int) -> list[float]:
+        self._queue.submit(size)
+        self._queue.submit(size)
+        self._queue.read()
+        read = [time.perf_counter()]
+        for _ in range(ROUNDS):
+            self._queue.submit(size)
+            self._queue.read()
+            read.append(time.perf_counter())
+        self._queue.read()
+        return [b - a for a, b in pairwise(read)]
+
+    def draft(self, size: int) -> float:
+        """Seconds of a draft alone, its choice included."""
+        state, greedy = self._state, Chooser(Sampling())
+        return _seconds(lambda: [self._draft(greedy, size, state).tokens])
+
+    def choice(self, chooser: Chooser, size: int) -> float:
+        """Seconds of a draft and of the choice of all tokens."""
+        shape = (1, size, self._target.vocab_size)
+        logits = mx.random.normal(shape, key=mx.random.key(size)).astype(self._target.dtype)
+        state = self._state
+        if chooser.penalties.look_back:
+            length = self._queue.lengths[0] + size
+            history = History([[0] * length], mx.zeros((1,), mx.int32))
+            state = dataclasses.replace(state, history=history)
+
+        def choose() -> list[mx.array]:
+            draft = self._draft(chooser, size, state) if size > 1 else None
+            verdict = chooser.judge(draft, logits, state)
+            extra = [] if verdict.logprobs is None else [verdict.logprobs]
+            return [verdict.tokens, verdict.accepted, *extra]
+
+        mx.eval(logits)
+        return _seconds(choose)
+
+    def _draft(self, chooser: Chooser, size: int, state: State) -> Draft:
+        proposal = self._drafter.draft(state.anchor, size, state.context)
+        return chooser.draft(proposal, state)
+
+
+class _RandomTokens(Chooser):
+    """Does all the work of a greedy choice, then takes random tokens and accepts no draft.
+
+    Repeated tokens would send every row of a block to the same experts, and cost too little.
+    """
+
+    def __init__(self, vocab: int):
+        super().__init__(Sampling())
+        self._tokens = mx.random.randint(0, vocab, (1, 4096), key=mx.random.key(0))
+        self._at = 0
+
+    def draft(self, proposal: Proposal, state: State) -> Draft:
+        draft = super().draft(proposal, state)
+        draft.tokens = self._instead(draft.tokens)
+        return draft
+
+    def judge(self, draft: Draft | None, logits: mx.array, state: State) -> Verdict:
+        verdict = super().judge(draft, logits, state)
+        verdict.tokens = self._instead(verdict.tokens)
+        verdict.accepted = verdict.accepted * 0
+        return verdict
+
+    def _instead(self, tokens: mx.array) -> mx.array:
+        begin, n = self._at, tokens.shape[1]
+        self._at = (begin + n) % (self._tokens.shape[1] - 256)
+        return tokens * 0 + self._tokens[:, begin : begin + n].astype(tokens.dtype)
+
+
+def _seconds(work: Callable[[], list[mx.array]]) -> float:
+    """Seconds of ``work``, several of them in one evaluation so that its own cost is shared."""
+    mx.eval(work())
+    begun = time.perf_counter()
+    mx.eval([work() for _ in range(REPEATS)])
+    return (time.perf_counter() - begun) / REPEATS
+
+
+def _columns(short: dict[int, float], long: dict[int, float]) -> dict[int, list[float]]:
+    """Both columns of a table, by size.
+
+    A size that was not measured at length grows as its neighbours do; none gets cheaper.
+    """
+    growth = {size: max(seconds - short[size], 0.0) for size, seconds in long.items()}
+    columns = {}
+    for size, seconds in short.items():
+        below = max(s for s in growth if s <= size)
+        above = min(s for s in growth if s >= size)
+        part = (size - below) / max(above - below, 1)
+        grown = growth[below] + (growth[above] - growth[below]) * part
+        columns[size] = [seconds, seconds + grown]
+    return columns

@@ -1,0 +1,69 @@
+"""The time of rounds, from the reads of a loop that does not wait for being timed."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .queue import HostRound, RoundQueue
+
+# Shares of the interval between two reads: what a consumer may have held the loop up, and how long
+# a read must have waited to show that the device was busy all along.
+HELD_UP = 0.05
+WAITED = 0.1
+
+
+class RoundTimer:
+    """Reads rounds, and takes their time where it can be told.
+
+    The interval between two reads is a round's time when rounds of one size follow one another:
+    on Metal it is what the round that is read took, on the CPU, where ``async_eval`` waits for most
+    of what it is given, rather what the one queued behind it took. Time in which a consumer has the
+    tokens counts only if the device was at work meanwhile, which is so when both reads waited.
+
+    Args:
+        alone: whether each round is read before the next is queued.
+    """
+
+    def __init__(self, alone: bool):
+        self._alone = alone
+        self._begun = time.perf_counter()
+        self._read: float | None = None
+        self._held = 0.0
+        self._all_held = 0.0
+        self._waited = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, without those in which a consumer had the tokens."""
+        return time.perf_counter() - self._begun - self._all_held
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Around what a consumer does."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            held = time.perf_counter() - begun
+            self._held += held
+            self._all_held += held
+
+    def read(self, queue: RoundQueue) -> tuple[HostRound, float | None]:
+        """Read the oldest round.
+
+        Returns:
+            The round, and its seconds, or None if they cannot be told.
+        """
+        begun = time.perf_counter()
+        news = queue.read()
+        now = time.perf_counter()
+        seconds = None
+        following = None if self._alone else news.block_size
+        if self._read is not None and queue.next_size == following:
+            interval = now - self._read
+            waited = now - begun > WAITED * interval
+            if self._held <= HELD_UP * interval or (waited and self._waited):
+                seconds = interval
+            self._waited = waited
+        self._read, self._held = now, 0.0
+        return news, seconds

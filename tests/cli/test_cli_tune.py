@@ -1,0 +1,63 @@
+"""``dflash-mlx tune``, and how ``generate`` asks for costs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.folders import save_drafter, save_target
+
+from dflash_mlx import tuning
+from dflash_mlx.cli import tune as command
+from dflash_mlx.cli.main import main
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tuning, "cache_dir", lambda: tmp_path / "cache")
+    # On a busy machine a progress bar would come at any time.
+    monkeypatch.setattr(command, "PATIENCE", 1e9)
+    return tmp_path / "cache" / "costs"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "drafter")
+    return ["--model", str(tmp_path / "target"), "--draft-model", str(tmp_path / "drafter")]
+
+
+def test_table_is_printed_and_stored(pair, place, capsys):
+    assert main(["tune", *pair]) == 0
+    out, err = capsys.readouterr()
+    (file,) = place.iterdir()
+    table = json.loads(file.read_text())["table"]
+    lines = out.splitlines()
+    rows = [line.split() for line in lines if line.split()[0].isdecimal()]
+    assert [int(row[0]) for row in rows if len(row) == 7] == list(range(1, 9))
+    for row in rows[:8]:
+        whole = [float(row[1]), float(row[4])]
+        assert whole == pytest.approx([1e3 * x for x in table["rounds"][row[0]]], abs=0.006)
+    assert sum("tokens starts with" in line for line in lines) == 2
+    assert lines[-1] == f"Stored in {file}"
+    assert err == ""
+
+
+def test_progress_is_shown_when_it_takes_long(pair, place, capsys, monkeypatch):
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
+    assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
+    first = capsys.readouterr().err
+    assert "Measuring what rounds cost on this machine" in first
+    assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("options", [["--no-draft"], ["--block-size", "4"]])
+def test_nothing_is_measured_where_the_size_is_known(options, pair, place, capsys):
+    assert main(["generate", *pair, "-p", "hello", "-m", "9", *options]) == 0
+    assert not place.exists()
+
+
+def test_tuning_needs_a_drafter(pair, place, capsys):
+    assert main(["tune", *pair[:2]]) == 2
+    err = capsys.readouterr().err
+    assert err.endswith("error: No drafter is loaded, so there is no block size to tune.\n")

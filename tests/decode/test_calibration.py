@@ -1,0 +1,104 @@
+"""Calibration measures every size of tiny pairs, and leaves no trace."""
+
+import mlx.core as mx
+import pytest
+from support.pairs import oracle_pair, random_pair
+from support.tiny import tiny_model
+
+from dflash_mlx.decode import calibration
+from dflash_mlx.decode.calibration import calibrate, sizes_to_measure, time_choice
+from dflash_mlx.decode.choose import Chooser
+from dflash_mlx.decode.costs import CostTable
+from dflash_mlx.decode.penalties import Penalties
+from dflash_mlx.decode.sampling import Sampling
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"),
+    [
+        (2, [1, 2]),
+        (8, list(range(1, 9))),
+        (16, list(range(1, 17))),
+        (20, [*range(1, 17), 20]),
+        (32, [*range(1, 17), 20, 24, 28, 32]),
+    ],
+)
+def test_sizes_to_measure(largest, sizes):
+    assert sizes_to_measure(largest) == sizes
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "qwen3_moe", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "glm_moe_dsa"],
+)
+def test_every_size_is_measured_at_two_contexts(family):
+    model, calls = tiny_model(family), []
+    with oracle_pair(model, [1] * 50, block_size=10) as pair:
+        table = calibrate(
+            pair.target, pair.drafter, 10, 4096, lambda done, total: calls.append((done, total))
+        )
+    assert table.sizes == list(range(1, 11))
+    assert table.contexts == list(calibration.CONTEXTS)
+    assert set(table.drafts) == set(range(2, 11))
+    assert calls == [(i + 1, calls[-1][1]) for i in range(len(calls))]
+    assert calls[-1][0] == calls[-1][1]
+    # Sound, and does not get cheaper with length.
+    assert CostTable.from_dict(table.to_dict()) == table
+    assert all(short <= long for short, long in table.rounds.values())
+
+
+@pytest.mark.parametrize("context_length", [None, 33, 600, 2048, 100_000])
+def test_contexts_stay_below_the_targets(monkeypatch, context_length):
+    monkeypatch.setattr(calibration, "CONTEXTS", (512, 4096))
+    monkeypatch.setattr(calibration, "ROUNDS", 1)
+    with random_pair(tiny_model()) as pair:
+        low, high = calibrate(pair.target, pair.drafter, 2, context_length).contexts
+    assert 0 < low < high
+    if context_length is not None and context_length > 512:
+        assert high < context_length
+
+
+def test_nothing_is_drawn_from_the_users_random_numbers():
+    with random_pair(tiny_model()) as pair:
+        mx.random.seed(5)
+        expected = mx.random.uniform(shape=(3,)).tolist()
+        mx.random.seed(5)
+        calibrate(pair.target, pair.drafter, 3)
+        assert mx.random.uniform(shape=(3,)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "chooser",
+    [
+        Chooser(Sampling(temp=0.7, top_p=0.9, seed=1)),
+        Chooser(Sampling(temp=0.7, top_k=5, seed=1, acceptance="rejection")),
+        Chooser(Sampling(), Penalties(repetition_penalty=1.2, logit_bias={3: 1.0})),
+        Chooser(Sampling(), keep_logprobs=True),
+    ],
+    ids=["top-p", "rejection", "penalties", "logprobs"],
+)
+def test_every_way_of_choosing_can_be_timed(chooser):
+    with random_pair(tiny_model()) as pair:
+        taken = time_choice(pair.target, pair.drafter, chooser, (1, 2, 5))
+    assert set(taken) == {1, 2, 5} and min(taken.values()) > 0
+
+
+def test_a_slower_size_is_found_slower():
+    """The device works where the host waits: in the reads, or in submitting."""
+    model = tiny_model()
+    with oracle_pair(model, [1] * 50, block_size=6) as pair:
+        forward = pair.target.forward
+
+        def heavy(ids, caches):
+            logits, features = forward(ids, caches)
+            if ids.shape[1] == 4:
+                work = mx.random.normal((700, 700), key=mx.random.key(0))
+                for _ in range(6):
+                    work = work @ work / 700
+                logits = logits + 0 * work.sum()
+            return logits, features
+
+        pair.target.forward = heavy
+        table = calibrate(pair.target, pair.drafter, 6)
+    others = [table.rounds[size][0] for size in (2, 3, 5, 6)]
+    assert table.rounds[4][0] > max(others)

@@ -1,0 +1,57 @@
+"""Sizes that change without reason, for what must not depend on them."""
+
+import random
+from collections.abc import Sequence
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from dflash_mlx import Pair
+from dflash_mlx.request import make_request
+from dflash_mlx.response import Clock
+from dflash_mlx.session import emit_tokens
+from dflash_mlx.sizing import Sizing
+from dflash_mlx.statistics import Statistics
+
+
+class Scripted:
+    """The sizes of a list, then the last one."""
+
+    def __init__(self, sizes: Sequence[int]):
+        self._sizes = iter(sizes)
+        self._last = sizes[-1]
+        self.observed: list[tuple[int, int]] = []
+
+    def choose(self, context: int) -> int:
+        return next(self._sizes, self._last)
+
+    def observe(self, rows: int, accepted: int) -> None:
+        self.observed.append((rows, accepted))
+
+
+def jumps(n: int, seed: int, largest: int = 16) -> list[int]:
+    """Random sizes, among them plain stretches of every length up to 70."""
+    luck, sizes = random.Random(seed), []
+    while len(sizes) < n:
+        sizes += [1] * luck.choice((0, 0, 1, 2, 31, 32, 33, 70))
+        sizes += [luck.randint(1, largest) for _ in range(luck.randint(1, 6))]
+    return sizes[:n]
+
+
+def emitted(
+    pair: Pair,
+    tokenizer: TokenizerWrapper,
+    prompt: Sequence[int],
+    n: int,
+    sizes: Sequence[int],
+    **options: object,
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """``n`` tokens, by rounds of the given sizes.
+
+    Returns:
+        The tokens, and rows and accepted drafts of each round.
+    """
+    request = make_request(pair, tokenizer, prompt, max_tokens=n, **options)
+    policy = Scripted(sizes)
+    sizing = Sizing(policy, max(sizes))
+    tokens = emit_tokens(pair, request, sizing, Statistics(), Clock(len(prompt)))
+    return [token.id for token in tokens], policy.observed
