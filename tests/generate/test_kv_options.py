@@ -121,7 +121,7 @@ def test_block_too_large_for_a_ring():
         with oracle_pair(model_of(family, **sizes), truth, [0], 40) as pair:
             with pytest.raises(UserError, match=r"between 1 and 32.*trained for 40.*not 33"):
                 stream_generate(pair, TOKENIZER, truth[:3], 40, block_size=33, **options)
-            responses = respond(pair, TOKENIZER, truth[:3], 40, **options)
+            responses = respond(pair, TOKENIZER, truth[:3], 40, block_size=32, **options)
             assert {r.block_size for r in responses} == {32}
             assert tokens_of(responses) == plain_greedy(pair.model, truth[:3], 40, **options)
 
