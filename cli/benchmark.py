@@ -79,7 +79,7 @@ def _add_arm_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--block-sizes",
         metavar="N,…",
-        help="as in 1,2,4,8,16,auto (default: 4, 8, 16 and the drafter's own, up to that)",
+        help="as in 1,2,4,8,16,auto (default: 4, 8, 16 and the drafter's own, up to that, and auto)",
     )
     group.add_argument(
         "--no-mlx-lm", action="store_true", help="leave out mlx-lm's own plain decoding"
@@ -162,8 +162,6 @@ def _check_before_loading(args: argparse.Namespace) -> None:
         raise UserError("--num-draft-tokens is for --mlx-draft-model, which was not given.")
     if args.acceptance != "coupled" and not args.temp:
         raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
-    if args.block_sizes is not None and args.model and not args.draft_model:
-        raise UserError("--block-sizes needs a drafter; name one with --draft-model.")
 
 
 def _contexts(text: str) -> list[int]:
@@ -207,6 +205,8 @@ def _arms(
 ) -> tuple[list[Arm], list[str]]:
     choice = Choice(args.temp, args.seed, args.acceptance)
     if pair.drafter is None:
+        if args.block_sizes is not None:
+            raise UserError("--block-sizes needs a drafter; name one with --draft-model.")
         sizes, notes = [], ["No drafter was given, so no block size was measured."]
     else:
         largest = pair.drafter.block_size
@@ -236,7 +236,7 @@ def _load_draft_model(name: str, tokenizer: TokenizerWrapper) -> nn.Module:
 
 
 def _default_sizes(largest: int) -> list[BlockSize]:
-    return [*(size for size in (4, 8, 16) if size < largest), largest]
+    return [*(size for size in (4, 8, 16) if size < largest), largest, "auto"]
 
 
 def _report(args: argparse.Namespace, plan: Plan, notes: list[str]) -> Report:

@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add_prompt_options(parser, limit=1, max_tokens=64)
     group = parser.add_argument_group("what is verified")
     group.add_argument(
-        "--block-sizes", metavar="N,…", help="as in 2,8,auto (default: the drafter's own)"
+        "--block-sizes", metavar="N,…", help="as in 2,8,auto (default: the drafter's own, and auto)"
     )
     group.add_argument(
         "--temp", type=float, default=0.8, help="temperature of the sampling (default: 0.8)"
@@ -61,16 +61,18 @@ def run(args: argparse.Namespace) -> int:
     Sampling(args.temp, seed=args.seed)
     if not args.temp:
         raise UserError("--temp is that of the sampling; greedy text is verified in any case.")
-    if args.model and not args.draft_model:
-        raise UserError("There is nothing to verify without a drafter; name one: --draft-model.")
     checks: list[Check] = []
     interrupted = False
     try:
         with Progress("text") as progress:
             progress.announce("loading")
             pair, tokenizer = load_pair(args)
+            if pair.drafter is None:
+                raise UserError(
+                    "There is nothing to verify without a drafter; name one: --draft-model."
+                )
             largest = pair.drafter.block_size
-            sizes, notes = usable_block_sizes(sizes or [largest], largest)
+            sizes, notes = usable_block_sizes(sizes or [largest, "auto"], largest)
             cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, options)) for p in prompts]
             progress.expect(number_of_checks(len(cases), sizes))
             choice = Choice(args.temp, args.seed)

@@ -58,7 +58,7 @@ def accept_everything(drafts: mx.array, targets: mx.array) -> tuple[mx.array, mx
 
 def test_lossy_pair_is_found(pair, capsys, monkeypatch):
     monkeypatch.setattr(choose, "accept_equal", accept_everything)
-    code, out, _ = run(capsys, *pair, *QUICK)
+    code, out, _ = run(capsys, *pair, *QUICK, "--block-sizes", "8")
     assert code == 1
     assert "0 part at a near-tie, and 2 differ without that explanation" in out
     (line,) = (x for x in out.splitlines() if x.startswith("code-1, greedy, block 8: token"))
