@@ -79,7 +79,7 @@ def _add_arm_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--block-sizes",
         metavar="N,…",
-        help="as in 1,2,4,8,16,auto (default: 4, 8, 16 and the drafter's own, up to that, and auto)",
+        help="as in 1,2,4,8,16,auto (default: 4, 8, 16 and the drafter's, up to that, and auto)",
     )
     group.add_argument(
         "--no-mlx-lm", action="store_true", help="leave out mlx-lm's own plain decoding"
