@@ -1,6 +1,6 @@
 """Which buffer takes over which of mlx-lm's caches, and how they are given back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import mlx.core as mx
@@ -89,7 +89,7 @@ def hand_back(
         quantization.apply(caches)
 
 
-def leaves(caches: Sequence[StockCache]) -> list[RowCache | ArraysCache]:
+def leaves(caches: Iterable[StockCache]) -> list[RowCache | ArraysCache]:
     """The ``caches``, with the contents of a ``CacheList`` in its place."""
     found = []
     for cache in caches:

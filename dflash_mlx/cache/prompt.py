@@ -3,8 +3,14 @@
 import weakref
 from collections.abc import Iterable, Sequence
 
-from .adopt import StockCache
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache, QuantizedKVCache
+
+from .adopt import StockCache, leaves
 from .context import ContextBuffer
+
+# How much of each row is compared to tell whether it is still the same token's.
+MARK = 8
 
 
 class PromptCache(list):
@@ -21,6 +27,7 @@ class PromptCache(list):
         super().__init__(caches)
         self._context: Sequence[ContextBuffer] | None = None
         self._end = 0
+        self._mark: mx.array | None = None
         # Weak, so that a copy of the cache does not copy the drafter.
         self._drafter: weakref.ref[object] | None = None
 
@@ -29,13 +36,17 @@ class PromptCache(list):
 
         Returns:
             None if there is none, if it is another drafter's, if the caches went further without
-            it, or if they were trimmed to before its first row.
+            it or hold other tokens by now, or if they were trimmed to before its first row.
         """
         context, self._context = self._context, None
         if context is None or self._drafter() is not drafter:
             return None
         if not context[0].start.item() <= length <= self._end:
             return None
+        if self._mark is not None:
+            mark = _mark(self, length)
+            if mark is None or not mx.array_equal(mark, self._mark[:length]):
+                return None
         for cache in context:
             cache.rewind(length)
         return context
@@ -49,3 +60,18 @@ class PromptCache(list):
         """
         self._context, self._end = context, length
         self._drafter = None if context is None else weakref.ref(drafter)
+        self._mark = _mark(self, length)
+
+
+def _mark(caches: Iterable[StockCache], length: int) -> mx.array | None:
+    """A little of each of the first ``length`` rows, ``[length, …]``; None if all caches rotate.
+
+    A cache that was trimmed and then continued with other tokens has the old ones' length.
+    """
+    for cache in leaves(caches):
+        if isinstance(cache, KVCache | QuantizedKVCache) and cache.keys is not None:
+            keys = cache.keys[0] if isinstance(cache, QuantizedKVCache) else cache.keys
+            mark = mx.contiguous(keys[0, 0, :length, :MARK])
+            mx.eval(mark)
+            return mark
+    return None

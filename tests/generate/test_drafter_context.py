@@ -8,8 +8,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import trim_prompt_cache
 from support.pairs import random_pair, respond, tokens_of
-from support.plain import clear_case, clear_turn, plain_greedy
-from support.tiny import tiny_model
+from support.plain import clear_case, clear_turn, plain_greedy, random_prompt
+from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import stream_generate
@@ -158,6 +158,21 @@ def test_trimmed_cache_drafts_as_a_cold_start_does():
         respond(pair, TOKENIZER, prompt, 9, prompt_cache=cache)
         trim_prompt_cache(cache, 12)
         assert_same(cold, first_block(pair, turn, answer, prompt_cache=cache))
+
+
+@pytest.mark.parametrize("kv_bits", [None, 8])
+@pytest.mark.parametrize("foreign", [3, 10])
+def test_context_of_tokens_that_were_replaced_is_not_used(foreign, kv_bits):
+    prompt, _ = case(20)
+    quantized = {"kv_bits": kv_bits, "kv_group_size": 32, "quantized_kv_start": 0}
+    options = quantized if kv_bits else {}
+    with random_pair(model(head_dim=32)) as pair:
+        cache = pair.make_prompt_cache()
+        respond(pair, TOKENIZER, prompt, 12, prompt_cache=cache, **options)
+        trim_prompt_cache(cache, 10)
+        pair.model(mx.array([random_prompt(foreign, VOCAB, 5)]), cache=cache)
+        length = cache[0].offset
+        assert cache.take_context(length, pair.drafter) is None
 
 
 def test_copied_cache_drafts_as_a_cold_start_does():
