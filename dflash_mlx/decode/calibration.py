@@ -31,6 +31,9 @@ UNSTEADY = 1.3
 # kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5 or 8 rows.
 LONG_SIZES = (1, 2, 4, 5, 6, 8, 9)
 WARM_UP_SECONDS = 0.2
+# What all rounds may take together, if a round of any size took as long as one of two rows. Where
+# that is too little for every size, fewer are measured: a slow machine must not wait for minutes.
+BUDGET = 15.0
 REPEATS = 3
 
 
@@ -38,6 +41,23 @@ def sizes_to_measure(largest: int) -> list[int]:
     """Every size up to 16, where kernels' limits are close together, and some beyond."""
     further = [size for size in (*range(1, 17), 20, 24, 28, 32, 48, 64) if size < largest]
     return [*further, largest]
+
+
+def affordable_sizes(largest: int, seconds: float) -> tuple[list[int], list[int]]:
+    """The sizes to measure, and those of them to measure at the longer context as well.
+
+    Args:
+        largest: rows of the largest round.
+        seconds: of a round of two rows.
+    """
+    every = sizes_to_measure(largest)
+    powers = [size for size in every if size.bit_count() == 1 or size == largest]
+    for sizes in (every, powers):
+        some = [size for size in sizes if size in LONG_SIZES or size == largest]
+        if (len(sizes) + len(some)) * (ROUNDS + 2) * seconds <= BUDGET:
+            return sizes, some
+    few = sorted({1, 2, largest})
+    return few, few
 
 
 def calibrate(
@@ -64,13 +84,12 @@ def calibrate(
         progress: called with measurements done and in all.
     """
     contexts = _contexts(context_length)
-    sizes = sizes_to_measure(largest)
-    long_sizes = [size for size in sizes if size in LONG_SIZES or size == largest]
+    rigs = [_Rig(target, drafter, context) for context in contexts]
+    sizes, long_sizes = affordable_sizes(largest, rigs[0].warm_up())
     total, done = len(sizes) + len(long_sizes), 0
     rounds: list[dict[int, float]] = []
     drafts: list[dict[int, float]] = []
-    for context, some in zip(contexts, (sizes, long_sizes), strict=True):
-        rig = _Rig(target, drafter, context)
+    for rig, some in zip(rigs, (sizes, long_sizes), strict=True):
         rig.warm_up()
         rounds.append({})
         drafts.append({})
@@ -113,7 +132,6 @@ class _Rig:
         caches = target.make_cache()
         rows = drafter.make_context(mx.array([0], mx.int32))
         prefill(target, drafter, [0, 0], caches, rows, 0, 2, lambda *_: None)
-        self._made = time.perf_counter()
         self._target = target
         self._drafter = drafter
         self._state = State(
@@ -127,17 +145,22 @@ class _Rig:
         self._queue = RoundQueue(target, drafter, chooser, self._state, [context])
         self._queue.submit(1)
         self._queue.read()
+        self._begun = time.perf_counter()
 
-    def warm_up(self) -> None:
-        """Let clocks rise and kernels be compiled."""
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < WARM_UP_SECONDS:
-            self.round(2)
+    def warm_up(self) -> float:
+        """Let clocks rise and kernels be compiled; seconds of a round of two rows, by itself."""
+        self._begun, taken = time.perf_counter(), []
+        while len(taken) < 2 or time.perf_counter() - self._begun < WARM_UP_SECONDS:
+            started = time.perf_counter()
+            self._queue.submit(2)
+            self._queue.read()
+            taken.append(time.perf_counter() - started)
+        return min(taken)
 
     def round(self, size: int) -> float:
         """Seconds of a round: of more rounds if some took much longer than others."""
         taken = self._rounds(size)
-        patient = time.perf_counter() - self._made < PATIENCE
+        patient = time.perf_counter() - self._begun < PATIENCE
         if patient and max(taken) > UNSTEADY * min(taken):
             taken += self._rounds(size) + self._rounds(size)
         return median(taken)

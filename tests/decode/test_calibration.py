@@ -6,7 +6,12 @@ from support.pairs import oracle_pair, random_pair
 from support.tiny import tiny_model
 
 from dflash_mlx.decode import calibration
-from dflash_mlx.decode.calibration import calibrate, sizes_to_measure, time_choice
+from dflash_mlx.decode.calibration import (
+    affordable_sizes,
+    calibrate,
+    sizes_to_measure,
+    time_choice,
+)
 from dflash_mlx.decode.choose import Chooser
 from dflash_mlx.decode.costs import CostTable
 from dflash_mlx.decode.penalties import Penalties
@@ -25,6 +30,28 @@ from dflash_mlx.decode.sampling import Sampling
 )
 def test_sizes_to_measure(largest, sizes):
     assert sizes_to_measure(largest) == sizes
+
+
+@pytest.mark.parametrize(
+    ("largest", "seconds", "sizes", "long_sizes"),
+    [
+        (8, 0.1, [1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 4, 5, 6, 8]),
+        (12, 0.3, [1, 2, 4, 8, 12], [1, 2, 4, 8, 12]),
+        (12, 3.0, [1, 2, 12], [1, 2, 12]),
+        (2, 3.0, [1, 2], [1, 2]),
+    ],
+)
+def test_a_slow_machine_measures_fewer_sizes(largest, seconds, sizes, long_sizes):
+    assert affordable_sizes(largest, seconds) == (sizes, long_sizes)
+
+
+@pytest.mark.parametrize("budget", [0.0, 1e-9])
+def test_few_sizes_make_a_table(budget, monkeypatch):
+    monkeypatch.setattr(calibration, "BUDGET", budget)
+    with random_pair(tiny_model()) as pair:
+        table = calibrate(pair.target, pair.drafter, 6)
+    assert table.sizes == [1, 2, 6] and set(table.choices["greedy"]) == {1, 2, 6}
+    assert table.seconds(4, 100) > 0
 
 
 @pytest.mark.parametrize(
