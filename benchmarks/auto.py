@@ -2,11 +2,12 @@
 
     python benchmarks/auto.py [--max-tokens 192] [--repeats 5] [--limit -1] [--sizes 2,4,8]
 
-First the real pair over the prompts: plain decoding, auto and fixed sizes in alternating order, so
-that a drift of the machine meets all of them. A ratio is that of two runs of the same repeat, and
-the table has the median of the repeats. Then one text with scripted drafters, which do all of the
-drafter's work and are right with a chosen probability. The exit code is 1 if auto is below 0.97 of
-plain decoding on a prompt or a kind, or with drafts right at 0.8 below 0.97 of the best fixed size.
+First the real pair over the prompts: plain decoding and auto in alternating order, so that a drift
+of the machine meets both. A ratio is that of two runs of the same repeat, and the table has the
+median of the repeats. Then one text with scripted drafters, which do all of the drafter's work and
+are right with a chosen probability, and fixed sizes as well. The exit code is 1 if auto is below
+0.97 of plain decoding on a prompt or a kind, or with drafts right at 0.8 below 0.97 of the best
+fixed size.
 """
 
 import argparse
@@ -64,31 +65,28 @@ def over_prompts(
     pair: dflash_mlx.Pair, tokenizer: TokenizerWrapper, args: argparse.Namespace
 ) -> list[str]:
     """Print a line a prompt and a kind; return those where auto is too slow."""
-    names = [f"block {size}" for size in args.sizes]
-    print("| prompt | tokens | τ | plain rounds | auto ÷ plain | " + " | ".join(names) + " |")
-    print("|---" * (5 + len(names)) + "|")
+    print("| prompt | tokens | τ | plain rounds | auto ÷ plain |")
+    print("|---|---|---|---|---|")
     kinds: dict[str, list[list[float]]] = {}
     slow = []
     for name, prompt in prompts(tokenizer).items():
         kind, number = name.split("-")
         if args.limit != -1 and int(number) > args.limit:
             continue
-        runs = runs_of(pair, tokenizer, prompt, args.max_tokens, args.sizes)
-        found = paired(runs, args.repeats)
+        found = paired(runs_of(pair, tokenizer, prompt, args.max_tokens, []), args.repeats)
         auto = ratios(found, "auto")
         kinds.setdefault(kind, []).append(auto)
         last = found["auto"][-1]
         plain_rounds = last.statistics.rounds[1] / last.statistics.total
-        fixed = " | ".join(f"{median(ratios(found, size)):.2f}" for size in names)
         print(
             f"| {name} | {last.generation_tokens} | {last.tau:.2f} | {plain_rounds:.0%} "
-            f"| {median(auto):.3f} [{min(auto):.2f}, {max(auto):.2f}] | {fixed} |",
+            f"| {median(auto):.3f} [{min(auto):.2f}, {max(auto):.2f}] |",
             flush=True,
         )
         slow += [name] if median(auto) < FLOOR else []
     for kind, rows in kinds.items():
         middle = median(sum(column) / len(column) for column in zip(*rows, strict=True))
-        print(f"| **{kind}** | | | | **{middle:.3f}** |" + " |" * len(names))
+        print(f"| **{kind}** | | | | **{middle:.3f}** |")
         slow += [kind] if middle < FLOOR else []
     return slow
 

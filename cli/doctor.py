@@ -5,8 +5,10 @@ import dataclasses
 import json
 import shutil
 import textwrap
+from pathlib import Path
 
 from ..errors import UserError
+from ..hub import is_path
 
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
 
@@ -56,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     for what, (name, revision) in given.items():
         if revision is not None and name is None:
             raise UserError(f"A revision of the {what} was given, but not the {what}.")
+        if name is not None and is_path(name) and not Path(name).expanduser().is_dir():
+            raise UserError(f"There is no folder {name}.")
     models = {what: model for what, model in given.items() if model[0] is not None}
     if args.context < 1:
         raise UserError(f"context must be a whole number from 1 up, not {args.context}.")

@@ -60,18 +60,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, 1 where a command found a fault, 2 for a mistake of the user's, 130
-        after Ctrl-C.
+        after Ctrl-C, 141 when the output's reader has gone.
     """
     argv = sys.argv[1:] if argv is None else argv
     # transformers warns on import that it found no PyTorch; none is needed.
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    # The Hub's library reports each of its retries; what comes of them is said once, at the end.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)
         args = build_parser(chosen).parse_args(argv)
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing may be left to write to them at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

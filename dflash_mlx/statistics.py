@@ -54,7 +54,11 @@ class Statistics:
     @property
     def gain(self) -> float | None:
         """Estimated speed relative to plain decoding, or None if costs are not known."""
-        return self.plain_seconds / self.seconds if self.plain_seconds and self.seconds else None
+        if not (self.plain_seconds and self.seconds):
+            return None
+        # No round is cheaper than a plain one: a larger quotient only says that the machine was
+        # busier when plain decoding was timed.
+        return min(self.plain_seconds / self.seconds, self.tau)
 
     @property
     def switched_off(self) -> bool:

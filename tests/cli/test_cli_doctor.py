@@ -80,6 +80,7 @@ def test_clean(capsys, tmp_path):
         (["--context", "0"], "context"),
         (["--revision", "main"], "target"),
         (["--draft-revision", "main", "--model", "x/y"], "drafter"),
+        (["--draft-model", "/no/such/folder"], "There is no folder /no/such/folder"),
     ],
 )
 def test_mistake_is_one_sentence_and_exit_code_2(arguments, words, capsys):

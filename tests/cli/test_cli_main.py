@@ -36,6 +36,15 @@ def test_each_command_has_its_options_when_chosen(command, capsys):
     assert out.startswith(f"usage: dflash-mlx {command}") and out.count("--") > 1
 
 
+def test_a_reader_that_has_seen_enough_gets_no_error():
+    code = "from dflash_mlx.cli.main import main; raise SystemExit(main(['models', '--json']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.close()
+    assert process.stderr.read() == "" and process.wait(60) == 141
+
+
 def test_unknown_command(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["frobnicate"])

@@ -75,6 +75,16 @@ def test_a_position_counts_only_in_rounds_that_reached_it():
     assert "1 of block 2, 2 of block 4" in statistics.summary()
 
 
+def test_a_gain_is_not_estimated_above_the_tokens_of_a_round():
+    statistics = Statistics(plain_seconds=3.0)
+    assert statistics.gain is None
+    statistics.add(4, 1)
+    statistics.seconds = 2.0
+    assert statistics.gain == 1.5
+    statistics.seconds = 1.0
+    assert statistics.gain == statistics.tau == 2.0
+
+
 def test_plain_decoding_tells_that_nothing_was_drafted():
     responses, truth = run(10, [3], None, draft=False)
     assert tokens_of(responses) == truth[:10]
