@@ -34,23 +34,29 @@ class Score:
 
 
 def play(
-    pair: Pair, tokenizer: TokenizerWrapper, questions: Iterable[Question], **options: object
+    pair: Pair,
+    tokenizer: TokenizerWrapper,
+    questions: Iterable[Question],
+    block_size: int | None = None,
+    **options: object,
 ) -> dict[str, Score]:
-    """Generate the answer to every question.
+    """Generate the answer to every question, in rounds of one size.
 
     Args:
         pair: with a drafter.
         tokenizer: the target's.
         questions: prompts in tokens.
-        options: of :func:`dflash_mlx.stream_generate`.
+        block_size: rows a round, anchor included; None takes the drafter's.
+        options: further ones of :func:`dflash_mlx.stream_generate`.
 
     Returns:
         Scores by kind, in the order that the kinds come in.
     """
+    size = pair.drafter.block_size if block_size is None else block_size
     scores: dict[str, Score] = {}
     for question in questions:
         score = scores.setdefault(question.kind, Score())
-        *_, response = stream_generate(pair, tokenizer, question.tokens, **options)
+        *_, response = stream_generate(pair, tokenizer, question.tokens, block_size=size, **options)
         score.prompts += 1
         score.tokens += response.generation_tokens
         score.seconds += response.generation_tokens / response.generation_tps
