@@ -16,9 +16,10 @@ TAPS = (0, 2)
 GREEDY = Sampling()
 COUPLED = Sampling(temp=0.9, top_p=0.95, seed=11)
 HYBRIDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
-WINDOWS = ("gemma3", "gemma4", "gemma4_text", "muse_glimmer")
-# llama, qwen3 and qwen3_moe are in test_oracle, gemma3_text and gpt_oss in test_oracle_windows.
-OTHERS = ("kimi_k25", "minimax", "qwen2", "smollm3")
+WINDOWS = ("gemma3", "gemma3_text", "gemma4", "gemma4_text", "gpt_oss", "muse_glimmer")
+LATENTS = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k25")
+# llama, qwen3 and qwen3_moe are in test_oracle.
+OTHERS = ("minimax", "qwen2", "smollm3")
 model_of = functools.cache(tiny_model)
 
 
@@ -37,7 +38,7 @@ def emit(family, prompt, truth, n, block_size, accept, sampling=GREEDY):
 
 
 @pytest.mark.parametrize("block_size", range(1, 17))
-@pytest.mark.parametrize("family", [*HYBRIDS, *WINDOWS, *OTHERS])
+@pytest.mark.parametrize("family", [*HYBRIDS, *WINDOWS, *LATENTS, *OTHERS])
 def test_every_acceptance_length(family, block_size):
     # All lengths in turn, with a stride that puts long ones after short ones and the reverse.
     stride = next(s for s in (5, 3, 7) if block_size % s)
