@@ -4,7 +4,8 @@
 
 Without a model the embedded pair is measured. Each part is timed by itself on one sequence of
 random tokens; the products' time is their operations, counted from the shapes, at the fastest rate
-that a large product of the same dtype reaches on this machine.
+that a large product of the same dtype reaches on this machine. Beside it stands what MLX takes for
+the forward's softmax and SwiGLU alone, which on a CPU are computed one number at a time.
 """
 
 import argparse
@@ -47,15 +48,23 @@ def main() -> None:
     blocks = sample_blocks(text, learner.drafter.config.block_size, args.anchors, random)
     parts = measure(learner, text, blocks, args.repeats)
     products = operations(learner, args.tokens, blocks)
+    pointwise = pointwise_seconds(learner, args.tokens, blocks, args.repeats)
     rate = product_rate(learner.dtype, args.repeats)
     print(f"{machine()}, {learner.dtype}, {args.tokens} tokens, {len(blocks)} blocks of", end=" ")
     print(f"{learner.drafter.config.block_size}, {rate / 1e9:.0f} billion operations a second\n")
-    print("| part | time, ms | products alone, ms | ratio |\n|---|---|---|---|")
-    products["step"] = sum(products.values())
+    print("| part | ms | products alone | ratio | softmax and SwiGLU alone | ratio to both |")
+    print("|---|---|---|---|---|---|")
+    for sums in (products, pointwise):
+        sums["step"] = sum(sums.values())
     for name, seconds in parts.items():
-        best = products.get(name)
-        ratio = f"{best / rate * 1e3:.1f} | {seconds * rate / best:.2f}" if best else "- | -"
-        print(f"| {name} | {seconds * 1e3:.1f} | {ratio} |")
+        row = f"| {name} | {seconds * 1e3:.1f} "
+        if name in products:
+            best, extra = products[name] / rate, pointwise[name]
+            row += f"| {best * 1e3:.1f} | {seconds / best:.2f} "
+            row += f"| {extra * 1e3:.1f} | {seconds / (best + extra):.2f} |"
+        else:
+            row += "| - | - | - | - |"
+        print(row)
     print(f"\n{args.tokens / parts['step']:.0f} tokens of text a second; peak memory", end=" ")
     print(f"{mx.get_peak_memory() / 1e9:.2f} GB")
 
@@ -134,6 +143,33 @@ def operations(learner: Learner, tokens: int, blocks: Blocks) -> dict[str, float
         "target forward": 2.0 * tokens * inner,
         "drafter": float(drafter),
         "head loss": 4.0 * drafted * table,
+    }
+
+
+def pointwise_seconds(
+    learner: Learner, tokens: int, blocks: Blocks, repeats: int
+) -> dict[str, float]:
+    """Seconds of the forward's softmax and SwiGLU, by part, on arrays of the same shapes."""
+    config, target = learner.drafter.config, learner.target
+    rows, keys = blocks.tokens.size, round(float(np.mean(blocks.anchors))) + config.block_size
+
+    def softmax(*shape: int) -> float:
+        x = mx.random.normal(shape)
+        mx.eval(x)
+        return best_of(lambda: mx.eval(mx.softmax(x, axis=-1)), repeats)
+
+    def swiglu(*shape: int) -> float:
+        x = mx.random.normal(shape)
+        mx.eval(x)
+        return best_of(lambda: mx.eval(nn.silu(x) * x), repeats)
+
+    theirs = softmax(target.args.num_attention_heads, tokens, tokens)
+    theirs += swiglu(tokens, target.args.intermediate_size)
+    ours = softmax(config.num_attention_heads, rows, keys) + swiglu(rows, config.intermediate_size)
+    return {
+        "target forward": theirs * target.num_layers,
+        "drafter": ours * config.num_hidden_layers,
+        "head loss": softmax(rows - len(blocks), target.vocab_size),
     }
 
 

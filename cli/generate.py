@@ -228,10 +228,11 @@ def _generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _block_size(text: str) -> int | str:
-    try:
-        return text if text == AUTO else int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be auto or a whole number, not {text!r}") from error
+    if text == AUTO:
+        return text
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be auto or a whole number from 1 up, not {text!r}")
+    return int(text)
 
 
 def _prompt_tokens(

@@ -29,3 +29,11 @@ def test_operations_are_those_of_the_shapes():
     assert counted["head loss"] == 4 * (rows - 6) * 97 * 32
     target = 3 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
     assert counted["target forward"] == 2 * context * target
+
+
+def test_softmax_and_swiglu_are_timed_for_every_part_with_products():
+    learner, text = tiny_learner(), random_text()
+    blocks = sample_blocks(text, 8, 6, np.random.default_rng(0))
+    timed = train.pointwise_seconds(learner, len(text.tokens), blocks, repeats=1)
+    assert timed.keys() == train.operations(learner, len(text.tokens), blocks).keys()
+    assert all(seconds > 0 for seconds in timed.values())

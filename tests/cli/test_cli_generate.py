@@ -120,7 +120,7 @@ MISTAKES = {
     "top-p above 1": (["-p", "x", "--top-p", "1.5"], "top_p"),
     "negative top-k": (["-p", "x", "--top-k", "-2"], "top_k"),
     "negative seed": (["-p", "x", "--seed", "-2"], "seed"),
-    "block size 0": (["-p", "x", "--block-size", "0"], "block_size"),
+    "block size 0": (["-p", "x", "--block-size", "0"], "from 1 up"),
     "block size beyond training": (["-p", "x", "--block-size", "9"], "between 1 and 8"),
     "block size in words": (["-p", "x", "--block-size", "big"], "auto or a whole number"),
     "block size without drafting": (["-p", "x", "--block-size", "4", "--no-draft"], "off"),
