@@ -53,13 +53,12 @@ def load_pair(
     """
     drafter: str | Path | Literal[False] | None = args.draft_model if draft else False
     revision = args.draft_revision if draft else None
+    choice = None
     if drafter is None and revision is None and args.model is not None:
         choice = choose_drafter(args.model)
-        if not quiet:
-            print(choice.message, file=sys.stderr)
         drafter = choice.folder or False
         args.draft_model, args.draft_revision = choice.drafter, choice.revision
-    return load(
+    pair = load(
         args.model,
         drafter,
         adapter_path=args.adapter_path,
@@ -68,6 +67,10 @@ def load_pair(
         trust_remote_code=args.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
     )
+    # Only now is the target known to be one.
+    if choice and not quiet:
+        print(choice.message, file=sys.stderr)
+    return pair
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
