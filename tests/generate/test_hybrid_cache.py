@@ -63,18 +63,6 @@ def test_ends_at_the_eos(j, counts):
 
 
 @every_family
-def test_closed_early(family):
-    prompt, truth = case(family)
-    for k in range(1, 2 * B + 2):
-        with oracle_pair(model_of(family), prompt + truth, block_size=B) as pair:
-            cache = pair.make_prompt_cache()
-            responses = stream_generate(pair, TOKENIZER, prompt, 50, prompt_cache=cache)
-            assert [next(responses).token for _ in range(k)] == truth[:k]
-            responses.close()
-            assert_holds(pair.model, cache, prompt + truth[:k])
-
-
-@every_family
 def test_one_token_prompt_and_plain_decoding(family):
     prompt, truth = case(family, 1)
     with oracle_pair(model_of(family), prompt + truth, block_size=B) as pair:

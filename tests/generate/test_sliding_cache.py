@@ -4,13 +4,12 @@ import functools
 
 import pytest
 from mlx_lm.models.cache import load_prompt_cache, save_prompt_cache
-from support.caches import MAKERS, assert_continues, assert_holds
+from support.caches import MAKERS, assert_continues
 from support.pairs import oracle_pair, respond, tokens_of
 from support.plain import clear_case
 from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 
-from dflash_mlx import stream_generate
 from dflash_mlx.decode.sampling import Sampling
 
 B = 4
@@ -34,18 +33,6 @@ def test_ends_anywhere(family, make):
             cache = make(pair)
             assert tokens_of(respond(pair, TOKENIZER, prompt, n, prompt_cache=cache)) == truth[:n]
             assert_continues(pair, cache, prompt + truth[:n], truth[n : n + 20])
-
-
-@every_family
-def test_closed_early(family):
-    prompt, truth = case(family)
-    for k in range(1, 2 * B + 2):
-        with oracle_pair(model_of(family), prompt + truth, block_size=B) as pair:
-            cache = pair.make_prompt_cache()
-            responses = stream_generate(pair, TOKENIZER, prompt, 50, prompt_cache=cache)
-            assert [next(responses).token for _ in range(k)] == truth[:k]
-            responses.close()
-            assert_holds(pair.model, cache, prompt + truth[:k])
 
 
 @every_family
