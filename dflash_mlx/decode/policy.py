@@ -13,10 +13,11 @@ from .acceptance import Acceptance
 # further share that may be lost by drafts that seem to pay.
 PROBE_ALLOWANCE = 0.018
 DRAFT_ALLOWANCE = 0.008
-# Plain steps that may be lost before any were earned: where drafting is expected to pay, and where
-# it is not.
-CREDIT = 2.0
+# Plain steps that may be lost before any were earned: where drafting is not expected to pay, the more
+# for every plain step that it is expected to gain in the time of one, and at most.
 DOUBTFUL_CREDIT = 0.5
+CREDIT_A_GAIN = 20.0
+CREDIT = 2.0
 # Gains that are remembered, in plain steps: a long good stretch does not pay for a long bad one.
 LARGEST_BALANCE = 32.0
 # A draft may lose one part in so many of what may be lost: one unlucky block does not end drafting.
@@ -106,8 +107,7 @@ class BlockController:
         seconds = self._costs(context)
         prices = {size: seconds[size] / seconds[1] - 1 for size in self._sizes}
         if self._balance is None:
-            expected = self._best(seconds, self._sizes)
-            self._balance = CREDIT if expected > 1 else DOUBTFUL_CREDIT
+            self._balance = self._credit(prices)
         free = self._balance - sum(self._flight)
         purse = (free + DRAFT_ALLOWANCE * self._tokens) / STAKES
         size = self._best(seconds, [s for s in self._sizes if s == 1 or prices[s] <= purse])
@@ -134,6 +134,12 @@ class BlockController:
             self._pause = max(self._pause - 1, 0)
         else:
             self._pause = 0 if accepted > price else PROBE_PAUSE
+
+    def _credit(self, prices: Mapping[int, float]) -> float:
+        """What may be lost to begin with: little is risked for a little gain."""
+        emitted = self._acceptance.emitted()
+        gain = max(emitted[size - 1] / (1 + price) for size, price in prices.items()) - 1
+        return min(DOUBTFUL_CREDIT + CREDIT_A_GAIN * gain, CREDIT)
 
     def _best(self, seconds: Mapping[int, float], sizes: Sequence[int]) -> int:
         emitted = self._acceptance.emitted()
