@@ -5,6 +5,7 @@ import functools
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import stream_generate as mlx_lm_stream_generate
+from mlx_lm.models.cache import trim_prompt_cache
 from support.pairs import oracle_pair, random_pair, respond, tokens_of
 from support.plain import clear_case, plain_greedy
 from support.tiny import tiny_model
@@ -149,6 +150,25 @@ def test_many_short_replies_on_a_shared_prefix():
         for i in range(60):
             n = i % 15 + 1
             assert tokens_of(respond(pair, TOKENIZER, prompt, n)) == truth[:n]
+
+
+def test_many_short_replies_in_one_prompt_cache():
+    prompt, truth = case(9)
+    text, held = prompt + truth, 0
+    with random_pair(model()) as pair:
+        cache, memory = pair.make_prompt_cache(), []
+        for i in range(45):
+            # Each goes on from another token of the last one's prompt or reply.
+            kept = min(held, 7 * i % 20)
+            assert trim_prompt_cache(cache, held - kept) == held - kept
+            begin, n = max(kept + 1, len(prompt)), i % 15 + 1
+            responses = respond(pair, TOKENIZER, text[kept:begin], n, prompt_cache=cache)
+            assert tokens_of(responses) == text[begin : begin + n]
+            held = begin + n
+            del responses
+            mx.clear_cache()
+            memory.append(mx.get_active_memory())
+    assert max(memory[15:]) <= max(memory[:15])
 
 
 def test_released_pair_says_so():
