@@ -28,10 +28,9 @@ def chat_tokens(
     """
     try:
         return tokenizer.apply_chat_template(
-            messages,
+            list(messages),
             add_generation_prompt=not continue_final_message,
             continue_final_message=continue_final_message,
-            return_dict=False,
             **options,
         )
     except (TemplateError, TypeError, ValueError) as error:

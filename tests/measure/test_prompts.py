@@ -4,6 +4,8 @@ import json
 from functools import partial
 
 import pytest
+from mlx_lm.chat_templates import deepseek_v32
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx.errors import UserError
@@ -82,6 +84,18 @@ def test_conversation_needs_a_template():
         prompt_tokens(TOKENIZER, Prompt("1", "x", messages, chat=True))
     with pytest.raises(UserError, match="no chat template"):
         prompt_tokens(TOKENIZER, Prompt("1", "x", messages), {"enable_thinking": False})
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_thinking": True}], ids=str)
+def test_conversation_by_a_template_of_mlx_lms_own(options):
+    # DeepSeek V3.2 has none of its own: mlx-lm has one for it, which is a function.
+    template = deepseek_v32.apply_chat_template
+    tokenizer = TokenizerWrapper(byte_tokenizer()._tokenizer, chat_template=template)
+    prompt = Prompt("1", "x", ({"role": "user", "content": "a"},))
+    expected = template(
+        list(prompt.messages), add_generation_prompt=True, **{"enable_thinking": False} | options
+    )
+    assert tokenizer.decode(prompt_tokens(tokenizer, prompt, options)) == expected
 
 
 @pytest.mark.parametrize("length", [60, 500, 5000])
