@@ -144,6 +144,26 @@ def test_thrown_into_the_generator():
         assert tokens_of(respond(pair, TOKENIZER, truth[3:4], 5, prompt_cache=cache)) == truth[4:9]
 
 
+@pytest.mark.parametrize("tokens", [0, 1, 3])
+def test_what_was_stopped_holds_no_memory(tokens):
+    # In prefill, or after some tokens.
+    prompt, _ = case(300)
+    with random_pair(model()) as pair:
+        before = mx.get_active_memory()
+        if tokens == 0:
+            options = {"prompt_progress_callback": raising(2), "prefill_step_size": 100}
+            with pytest.raises(Boom):
+                respond(pair, TOKENIZER, prompt, 20, **options)
+        else:
+            stream = stream_generate(pair, TOKENIZER, prompt, max_tokens=20, block_size=8)
+            for _ in range(tokens):
+                next(stream)
+            assert mx.get_active_memory() > before
+            stream.close()
+        mx.synchronize()
+        assert mx.get_active_memory() <= before
+
+
 def test_many_short_replies_on_a_shared_prefix():
     prompt, truth = case(9)
     with random_pair(model()) as pair:

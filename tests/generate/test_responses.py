@@ -144,12 +144,14 @@ def test_logprobs_equal_mlx_lms(counts, penalized):
 
 
 @pytest.mark.parametrize(
-    "options", [{"temp": 0.8, "seed": 3}, {"temp": 0.8, "top_k": 3, "seed": 3}]
+    "options",
+    [{"temp": 0.8}, {"temp": 0.8, "top_k": 3}, {"temp": 0.8, "acceptance": "rejection"}],
+    ids=str,
 )
 def test_logprobs_are_those_before_sampling(options):
     prompt, _ = case()
     with random_pair(model()) as pair:
-        responses = respond(pair, TOKENIZER, prompt, 12, logprobs=True, **options)
+        responses = respond(pair, TOKENIZER, prompt, 12, logprobs=True, seed=3, **options)
     tokens = tokens_of(responses)
     logits = model()(mx.array([prompt + tokens]))[0, len(prompt) - 1 : -1]
     expected = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
