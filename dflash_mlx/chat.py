@@ -7,6 +7,10 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .errors import UserError
 
+# What a template raises that refuses, for example, a system message, or does not know an option:
+# those in jinja, and those that mlx-lm has as functions.
+TEMPLATE_ERRORS = (TemplateError, AssertionError, NotImplementedError, TypeError, ValueError)
+
 
 def chat_tokens(
     tokenizer: TokenizerWrapper,
@@ -28,14 +32,12 @@ def chat_tokens(
     """
     try:
         return tokenizer.apply_chat_template(
-            messages,
+            list(messages),
             add_generation_prompt=not continue_final_message,
             continue_final_message=continue_final_message,
-            return_dict=False,
             **options,
         )
-    except (TemplateError, TypeError, ValueError) as error:
-        # A template may refuse, for example, a system message, or not know an option.
+    except TEMPLATE_ERRORS as error:
         raise UserError(
             f"The target's chat template cannot be applied with these options: {error}."
         ) from error

@@ -23,6 +23,10 @@ from .masks import layer_visibility
 from .rope import RoPE
 from .selector import CandidateSelector
 
+# Hidden states come near the largest float16 number, and their sums go beyond it. The norm after
+# the sums makes nothing of a factor before them.
+_FLOAT16_SCALE = 2.0**-6
+
 
 class Attention(nn.Module):
     def __init__(self, config: DrafterConfig):
@@ -184,14 +188,23 @@ class Drafter(nn.Module):
             features: ``[B, n, taps * target_hidden]``, or ``[B, n, target_hidden]`` without taps.
             context: one buffer a layer, all at the same offset.
         """
+        c = self._combined(features)
+        # Iterating splits them into views, where an index would launch a gather each.
+        for cache, keys, values in zip(context, *self._context(c, context[0].offset), strict=True):
+            cache.write(keys, values)
+
+    def _combined(self, features: mx.array) -> mx.array:
+        """What every layer projects, ``[B, n, hidden]``: the norm of the taps' combination."""
+        norm, scale = self.hidden_norm, 1.0
+        if self.dtype == mx.float16:
+            scale = _FLOAT16_SCALE
+            features = features * scale
         c = features.astype(self.dtype)
         if "hidden_dim_adapter" in self:
             taps = c.reshape(*c.shape[:2], -1, self.config.target_hidden_size)
             c = self.hidden_dim_adapter(taps).reshape(*c.shape[:2], -1)
-        c = self.hidden_norm(self.fc(c) if "fc" in self else c)
-        # Iterating splits them into views, where an index would launch a gather each.
-        for cache, keys, values in zip(context, *self._context(c, context[0].offset), strict=True):
-            cache.write(keys, values)
+        c = self.fc(c) if "fc" in self else c
+        return mx.fast.rms_norm(c, norm.weight, norm.eps * scale**2)
 
     def __call__(self, x: mx.array, context: Sequence[ContextBuffer]) -> mx.array:
         """Hidden states ``[B, n, hidden]`` after the final norm, of one block.

@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-from jinja2 import TemplateError
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..chat import TEMPLATE_ERRORS
 from ..errors import UserError
 from .blocks import Sequence
 from .rows import Row
@@ -89,7 +89,7 @@ class Encoder:
             return self._tokenizer.apply_chat_template(
                 messages, tools=row.tools, add_generation_prompt=ask, **self._options
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except TEMPLATE_ERRORS as error:
             raise UserError(f"{row.where}: the chat template refuses it ({error}).") from error
 
     def _plain(self, row: Row, messages: list[dict[str, Any]]) -> list[int]:

@@ -121,8 +121,7 @@ def _trainer(
 ) -> Trainer:
     config = drafter.config
     objective = options.objective(config.block_size)
-    # The CPU is fast in float32 alone; elsewhere the forward runs in the target's dtype.
-    dtype = mx.float32 if mx.default_device() == mx.cpu else target.dtype
+    dtype = forward_dtype(target.dtype)
     learner = Learner(drafter, target, objective, options.chunk_blocks, dtype)
     steps = options.steps or max(1, round(options.epochs * len(sequences) / options.batch_size))
     every = max(10, round(steps / 20))
@@ -148,6 +147,15 @@ def _trainer(
     return Trainer(
         learner, updater, source, sequences, held_out, settings, world, folder, output, say
     )
+
+
+def forward_dtype(target: mx.Dtype) -> mx.Dtype:
+    """The dtype of the drafter's forward in training, for a target of dtype ``target``."""
+    if mx.default_device() == mx.cpu:
+        # It is fast in float32 alone.
+        return mx.float32
+    # Sums of hidden states are too large for float16, and gradients too small.
+    return mx.bfloat16 if target == mx.float16 else target
 
 
 def _facts(

@@ -92,6 +92,38 @@ def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
     assert {k: seen[k] for k in expected} == expected
 
 
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]"
+    "{{ '<think>' if enable_thinking else '<think></think>' }}{% endif %}"
+)
+CHATS = {
+    # Without think tokens in the vocabulary, mlx-lm says no.
+    "plain": ([], "[user]hello[assistant]<think></think>"),
+    "thinking": (
+        ["--chat-template-config", '{"enable_thinking": true}'],
+        "[user]hello[assistant]<think>",
+    ),
+    "system": (["--system-prompt", "A"], "[system]A[user]hello[assistant]<think></think>"),
+    "prefilled": (["--prefill-response", "Oh"], "[user]hello[assistant]Oh"),
+    "ignored": (["--ignore-chat-template"], "hello"),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), CHATS.values(), ids=CHATS)
+def test_chat_options_reach_the_template(options, expected, pair, capsys, monkeypatch):
+    seen = []
+
+    def stream(model, tokenizer, prompt, max_tokens, **options):
+        seen.append(tokenizer.decode(prompt))
+        return dflash_mlx.stream_generate(model, tokenizer, prompt, max_tokens, **options)
+
+    monkeypatch.setattr(command, "stream_generate", stream)
+    (Path(pair[1]) / "chat_template.jinja").write_text(TEMPLATE)
+    assert run(capsys, *pair, "-p", "hello", "-m", "2", "--no-draft", *options)[0] == 0
+    assert seen == [expected]
+
+
 def test_extra_eos_token_ends_the_text(pair, capsys):
     _, text, _ = run(capsys, *pair, "-p", "hello", "-m", "30", "--quiet")
     character = next(c for c in text if c.isascii() and c.isalpha())

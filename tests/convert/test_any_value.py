@@ -41,6 +41,21 @@ def test_any_value_of_any_key(format_name: str) -> None:
     assert all((v.problem is None) == (v.parsed is not None) for v in verdicts)
 
 
+TAPS = ("target_layer_ids", "aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+
+
+def without_taps(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    return {key: without_taps(value) for key, value in config.items() if key not in TAPS}
+
+
+@pytest.mark.parametrize("format_name", CONFIGS)
+def test_taps_are_never_guessed(format_name: str) -> None:
+    problem = recognize(without_taps(CONFIGS[format_name]())).problem
+    assert problem is not None and any(key in problem for key in TAPS)
+
+
 @pytest.mark.parametrize("value", VALUES)
 def test_keys_that_a_format_may_have(value: Any) -> None:
     for key in (

@@ -161,6 +161,14 @@ def test_targets_by_their_configs(tmp_path: Path) -> None:
     )
     assert inspect(gemma)["kind"] == "target"
     assert inspect(gemma)["target"]["hidden_size"] == 4096
+    # mlx-lm runs it as a gemma4.
+    renamed = write_config(
+        tmp_path / "e",
+        architectures=["Gemma4UnifiedForConditionalGeneration"],
+        model_type="gemma4_unified",
+        text_config=sizes,
+    )
+    assert (inspect(renamed)["kind"], inspect(renamed)["problem"]) == ("target", None)
     other = write_config(tmp_path / "c", architectures=["NewForCausalLM"], model_type="new")
     assert "no model of the type 'new'" in inspect(other)["problem"]
     nothing = inspect(write_config(tmp_path / "d", hidden_size=3))

@@ -84,3 +84,22 @@ def test_every_format_drafts(tmp_path: Path, format_name: str) -> None:
     with make_pair(model, drafter) as pair:
         responses = respond(pair, byte_tokenizer(), prompt, 16)
     assert tokens_of(responses) == plain_greedy(model, prompt, 16)
+
+
+BITS = [{"quantize": True, "q_bits": bits} for bits in (2, 3, 4, 5, 6, 8)]
+DTYPES = [{"dtype": dtype} for dtype in ("float16", "bfloat16", "float32")]
+
+
+@pytest.mark.parametrize("options", [*BITS, *DTYPES, *(d | BITS[2] for d in DTYPES)], ids=str)
+def test_every_quantization_and_dtype_drafts(tmp_path: Path, options: dict[str, object]) -> None:
+    config = drafter_of("z-lab")
+    source = write_checkpoint(tmp_path / "source", CONFIGS["z-lab"](), random_tensors(config))
+    drafter = load_drafter(convert(source, tmp_path / "out", **options, q_group_size=32))
+    model = tiny_model(hidden_size=64, num_hidden_layers=12, vocab_size=64, head_dim=16)
+    model.set_dtype(drafter.dtype)
+    prompt, drafts = random_prompt(9, 64), []
+    with make_pair(model, drafter) as pair:
+        draft = pair.drafter.draft
+        pair.drafter.draft = lambda *args: drafts.append(draft(*args)) or drafts[-1]
+        assert len(tokens_of(respond(pair, byte_tokenizer(), prompt, 6))) == 6
+    assert all(mx.isfinite(proposal.logits).all() for proposal in drafts)

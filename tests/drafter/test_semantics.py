@@ -6,8 +6,13 @@ import pytest
 from support.pairs import tiny_drafter
 from support.plain_drafter import PlainDrafter
 
+from dflash_mlx.drafter.rope_config import RopeConfig
+
 SLIDING = ("sliding_attention", "sliding_attention")
 MIXED = ("full_attention", "sliding_attention")
+NEIGHBOURS = RopeConfig(
+    rope_type="default", theta=1e4, factor=1.0, attention_factor=1.0, traditional=True
+)
 # A ring has 64 slots or a multiple: 40 and three blocks of 8 fill it to the last.
 CASES = {
     "full": {},
@@ -42,6 +47,7 @@ CASES = {
     },
     "more taps than layers": {"target_layer_ids": (0, 1, 2)},
     "bias": {"attention_bias": True},
+    "neighbours rotated": {"rope": NEIGHBOURS},
     "convolutions": {"conv_kernel_size": 2, "conv_group_size": 8},
     "wide convolutions": {"conv_kernel_size": 8, "conv_group_size": 32},
     "pointwise convolutions": {"conv_kernel_size": 1, "conv_group_size": 1},

@@ -144,6 +144,24 @@ def test_half_precision_stays_so(changes):
         assert len(tokens_of(respond(pair, byte_tokenizer(), [1, 2, 3], 20))) == 20
 
 
+@pytest.mark.parametrize("bits", [None, 8])
+@pytest.mark.parametrize("drafters", [mx.bfloat16, mx.float16])
+@pytest.mark.parametrize("targets", [mx.bfloat16, mx.float16])
+def test_drafts_of_16_bits_are_near_those_of_32(targets, drafters, bits):
+    drafts = []
+    for target_dtype, dtype in ((mx.float32, mx.float32), (targets, drafters)):
+        target, drafter = tiny_model(), drafter_of(intermediate_size=64)
+        target.set_dtype(target_dtype)
+        drafter.set_dtype(dtype)
+        drafter = quantized(drafter, bits, 32) if bits else drafter
+        with make_pair(target, drafter) as pair:
+            # Hidden states of real targets are as large, and their sums exceed float16.
+            drafts.append(draft_of(pair, scale=1e4).logits.astype(mx.float32))
+    exact, near = drafts
+    assert mx.abs(near - exact).max() < 0.15 * mx.abs(exact).max()
+    assert (mx.argmax(near, axis=-1) == mx.argmax(exact, axis=-1)).sum() >= 5
+
+
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 def test_every_quantized_part_is_near_its_dense_self(group_size):
     sizes = {
@@ -183,23 +201,23 @@ def scores_of(proposal):
     return proposal.follow(mx.argmax(proposal.logits, axis=-1), proposal.logits)[1]
 
 
-def context_of(pair):
+def context_of(pair, scale=1.0):
     """Five random rows of context."""
     context = pair.drafter.make_context(mx.array([0], mx.int32))
     for cache in context:
         cache.reserve(32)
     config = pair.drafter._drafter.config
     width = max(len(config.target_layer_ids), 1) * config.target_hidden_size
-    rows = mx.random.normal((1, 5, width), key=mx.random.key(1))
-    pair.drafter.write_context(rows, context)
+    rows = scale * mx.random.normal((1, 5, width), key=mx.random.key(1))
+    pair.drafter.write_context(rows.astype(pair.target.dtype), context)
     for cache in context:
         cache.offset = mx.array([5], mx.int32)
     return context
 
 
-def draft_of(pair):
+def draft_of(pair, scale=1.0):
     """The proposal after five random rows of context."""
-    context = context_of(pair)
+    context = context_of(pair, scale)
     return pair.drafter.draft(mx.array([4], mx.int32), 8, context)
 
 

@@ -5,6 +5,7 @@ import functools
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import stream_generate as mlx_lm_stream_generate
+from mlx_lm.models.cache import trim_prompt_cache
 from support.pairs import oracle_pair, random_pair, respond, tokens_of
 from support.plain import clear_case, plain_greedy
 from support.tiny import tiny_model
@@ -143,12 +144,57 @@ def test_thrown_into_the_generator():
         assert tokens_of(respond(pair, TOKENIZER, truth[3:4], 5, prompt_cache=cache)) == truth[4:9]
 
 
+def settled_memory():
+    mx.synchronize()
+    return mx.get_active_memory()
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3])
+def test_what_was_stopped_holds_no_memory(tokens):
+    # In prefill, or after some tokens.
+    prompt, _ = case(300)
+    with random_pair(model()) as pair:
+        before, after = settled_memory(), []
+        for _ in range(3):
+            if tokens == 0:
+                options = {"prompt_progress_callback": raising(2), "prefill_step_size": 100}
+                with pytest.raises(Boom):
+                    respond(pair, TOKENIZER, prompt, 20, **options)
+            else:
+                stream = stream_generate(pair, TOKENIZER, prompt, max_tokens=20, block_size=8)
+                for _ in range(tokens):
+                    next(stream)
+                assert settled_memory() > before
+                stream.close()
+            after.append(settled_memory())
+        # The device may still let go of what it used, so that any one number may be too high.
+        assert min(after) <= before
+
+
 def test_many_short_replies_on_a_shared_prefix():
     prompt, truth = case(9)
     with random_pair(model()) as pair:
         for i in range(60):
             n = i % 15 + 1
             assert tokens_of(respond(pair, TOKENIZER, prompt, n)) == truth[:n]
+
+
+def test_many_short_replies_in_one_prompt_cache():
+    prompt, truth = case(9)
+    text, held = prompt + truth, 0
+    with random_pair(model()) as pair:
+        cache, memory = pair.make_prompt_cache(), []
+        for i in range(45):
+            # Each goes on from another token of the last one's prompt or reply.
+            kept = min(held, 7 * i % 20)
+            assert trim_prompt_cache(cache, held - kept) == held - kept
+            begin, n = max(kept + 1, len(prompt)), i % 15 + 1
+            responses = respond(pair, TOKENIZER, text[kept:begin], n, prompt_cache=cache)
+            assert tokens_of(responses) == text[begin : begin + n]
+            held = begin + n
+            del responses
+            memory.append(settled_memory())
+    assert min(memory[30:]) <= max(memory[:15])
 
 
 def test_released_pair_says_so():

@@ -144,12 +144,14 @@ def test_logprobs_equal_mlx_lms(counts, penalized):
 
 
 @pytest.mark.parametrize(
-    "options", [{"temp": 0.8, "seed": 3}, {"temp": 0.8, "top_k": 3, "seed": 3}]
+    "options",
+    [{"temp": 0.8}, {"temp": 0.8, "top_k": 3}, {"temp": 0.8, "acceptance": "rejection"}],
+    ids=str,
 )
 def test_logprobs_are_those_before_sampling(options):
     prompt, _ = case()
     with random_pair(model()) as pair:
-        responses = respond(pair, TOKENIZER, prompt, 12, logprobs=True, **options)
+        responses = respond(pair, TOKENIZER, prompt, 12, logprobs=True, seed=3, **options)
     tokens = tokens_of(responses)
     logits = model()(mx.array([prompt + tokens]))[0, len(prompt) - 1 : -1]
     expected = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -231,6 +233,33 @@ def test_one_read_a_round_and_the_next_round_is_queued_before_it(options, monkey
         assert ("submit", following) in events[:i]
         # One round ahead, and no more.
         assert ("submit", following + 1) not in events[:i]
+
+
+WINDOWED = {"layer_types": ("sliding_attention",) * 2, "sliding_window": 8}
+
+
+@pytest.mark.parametrize("changes", [{}, WINDOWED], ids=["full", "windowed"])
+def test_a_rounds_rows_do_not_grow_with_the_context(changes):
+    for length in (9, 300):
+        rows = {"verified": [], "projected": [], "drafted": []}
+        with random_pair(model(), **changes) as pair:
+            for name, owner, method in (
+                ("verified", pair.target, "forward"),
+                ("projected", pair.drafter, "write_context"),
+                ("drafted", pair.drafter, "_head"),
+            ):
+                call = getattr(owner, method)
+                setattr(owner, method, functools.partial(_counted, rows[name], call))
+            respond(pair, TOKENIZER, case(length)[0], 20)
+        rounds = len(rows["drafted"])
+        assert rows["drafted"] == [7] * rounds
+        # The prompt is prefilled and projected once, and never again.
+        assert rows["verified"] == rows["projected"] == [length - 1] + [8] * rounds
+
+
+def _counted(rows, call, x, *rest):
+    rows.append(x.shape[1])
+    return call(x, *rest)
 
 
 def test_users_processors_wait_for_each_round(monkeypatch):

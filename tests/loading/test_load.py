@@ -42,6 +42,17 @@ def test_target_alone_decodes_plainly(target):
     assert dict(last.statistics.rounds) == {1: 9}
 
 
+def test_another_name_of_a_family(target, drafter):
+    # mlx-lm runs a mistral as a llama.
+    config = json.loads((target / "config.json").read_text()) | {"model_type": "mistral"}
+    (target / "config.json").write_text(json.dumps(config))
+    model, tokenizer = dflash_mlx.load(target, draft_model=drafter)
+    tokens = [
+        r.token for r in dflash_mlx.stream_generate(model, tokenizer, "hello", 9, block_size=8)
+    ]
+    assert tokens == plain_greedy(model.model, tokenizer.encode("hello"), 9)
+
+
 def test_context_length_comes_from_the_config(target):
     config = json.loads((target / "config.json").read_text()) | {"max_position_embeddings": 33}
     (target / "config.json").write_text(json.dumps(config))
@@ -54,6 +65,28 @@ def test_context_length_comes_from_the_config(target):
 def test_tokenizer_config_is_passed_on(target):
     _, tokenizer = dflash_mlx.load(target, tokenizer_config={"eos_token": "!"})
     assert tokenizer.eos_token == "!"
+
+
+# Beside the tokenizer's own, which is 256.
+ENDS = {
+    "tokenizer": ({}, {}, set()),
+    "config": ({"eos_token_id": 104}, {}, {104}),
+    "list in the config": ({"eos_token_id": [104, 105]}, {}, {104, 105}),
+    "generation config": ({"eos_token_id": 104}, {"eos_token_id": [256, 105]}, {105}),
+}
+
+
+@pytest.mark.parametrize(("config", "generation", "ends"), ENDS.values(), ids=ENDS)
+def test_a_text_ends_where_the_targets_files_say(config, generation, ends, target):
+    config = json.loads((target / "config.json").read_text()) | config
+    (target / "config.json").write_text(json.dumps(config))
+    (target / "generation_config.json").write_text(json.dumps(generation))
+    model, tokenizer = dflash_mlx.load(target)
+    for token in (104, 105, 256):
+        bias = {token: 1000.0}
+        *_, last = dflash_mlx.stream_generate(model, tokenizer, "a", 5, logit_bias=bias)
+        expected = (1, "stop") if token in ends | {256} else (5, "length")
+        assert (last.generation_tokens, last.finish_reason) == expected
 
 
 @pytest.mark.skipif(mx.default_device() != mx.cpu, reason="about the CPU backend")

@@ -4,8 +4,11 @@ import json
 from functools import partial
 
 import pytest
+from mlx_lm.chat_templates import deepseek_v32
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 from support.tokenizer import byte_tokenizer
 
+from dflash_mlx.chat import chat_tokens
 from dflash_mlx.errors import UserError
 from dflash_mlx.measure.prompts import Prompt, pad, prompt_tokens, read_prompts, select
 
@@ -82,6 +85,34 @@ def test_conversation_needs_a_template():
         prompt_tokens(TOKENIZER, Prompt("1", "x", messages, chat=True))
     with pytest.raises(UserError, match="no chat template"):
         prompt_tokens(TOKENIZER, Prompt("1", "x", messages), {"enable_thinking": False})
+
+
+def deepseek_tokenizer():
+    """DeepSeek V3.2 has no template of its own: mlx-lm has one for it, which is a function."""
+    template = deepseek_v32.apply_chat_template
+    return TokenizerWrapper(byte_tokenizer()._tokenizer, chat_template=template)
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_thinking": True}], ids=str)
+def test_conversation_by_a_template_of_mlx_lms_own(options):
+    tokenizer, user = deepseek_tokenizer(), {"role": "user", "content": "a"}
+    given = {"enable_thinking": False, "add_generation_prompt": True} | options
+    expected = deepseek_v32.apply_chat_template([user], **given)
+    found = prompt_tokens(tokenizer, Prompt("1", "x", (user,)), options)
+    assert tokenizer.decode(found) == expected
+
+
+REFUSED = {
+    "role": ({"role": "nobody", "content": "a"}, {}),
+    "answer without a thought": ({"role": "assistant", "content": "a"}, {"enable_thinking": True}),
+    "option": ({"role": "user", "content": "a"}, {"mood": "glad"}),
+}
+
+
+@pytest.mark.parametrize(("message", "options"), REFUSED.values(), ids=REFUSED)
+def test_what_a_template_of_mlx_lms_own_refuses(message, options):
+    with pytest.raises(UserError, match="cannot be applied"):
+        chat_tokens(deepseek_tokenizer(), [message], **options)
 
 
 @pytest.mark.parametrize("length", [60, 500, 5000])

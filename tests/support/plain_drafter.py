@@ -112,5 +112,9 @@ class PlainDrafter:
         half = self._config.head_dim // 2
         angles = positions[:, None] / self._config.rope.theta ** (np.arange(half) / half)
         cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        a, b = x[..., :half], x[..., half:]
-        return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+        pairs = x.reshape(*x.shape[:-1], half, 2)
+        if not self._config.rope.traditional:
+            pairs = x.reshape(*x.shape[:-1], 2, half).swapaxes(-1, -2)
+        a, b = pairs[..., 0], pairs[..., 1]
+        pairs = np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1)
+        return (pairs if self._config.rope.traditional else pairs.swapaxes(-1, -2)).reshape(x.shape)

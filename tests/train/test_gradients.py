@@ -10,6 +10,7 @@ from support.training import numbers, random_text, tiny_learner
 
 from dflash_mlx.train.blocks import make_blocks, sample_blocks
 from dflash_mlx.train.learner import Sums
+from dflash_mlx.train.run import forward_dtype
 
 OBJECTIVES = {
     "decayed cross entropy": {},
@@ -176,6 +177,18 @@ def test_sixteen_bit_gradients_are_near():
         assert value.dtype == mx.float32
         error = mx.linalg.norm(value - expected[name]) / mx.linalg.norm(expected[name])
         assert error.item() < 0.1, name
+
+
+@pytest.mark.parametrize("target", [mx.float32, mx.bfloat16, mx.float16])
+def test_gradients_of_the_largest_hidden_states(target, monkeypatch):
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    learner = tiny_learner()
+    learner.dtype = forward_dtype(target)
+    features, blocks, parameters = setup(learner)
+    # Real targets have hidden states as large, which a float16 target can still hold.
+    features = features._replace(taps=1e4 * features.taps)
+    gradients = add(learner, parameters, features, blocks).gradients
+    assert all(mx.isfinite(value).all() for value in gradients.values())
 
 
 def test_gradients_pass_through_a_quantized_head():

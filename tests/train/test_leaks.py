@@ -6,6 +6,7 @@ import pytest
 from support.training import numbers, random_text, spread, tiny_learner
 
 from dflash_mlx.drafter.bound import BoundDrafter
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.train.blocks import Sequence, make_blocks
 from dflash_mlx.train.learner import Learner
 
@@ -46,6 +47,18 @@ KINDS = {
     },
     "no taps": {"target_layer_ids": ()},
     "adapter": {"has_hidden_dim_adapter": True},
+    "YaRN, neighbours rotated": {
+        "rope": RopeConfig(
+            rope_type="yarn",
+            theta=1e4,
+            factor=4.0,
+            attention_factor=1.5,
+            traditional=True,
+            original_max_position_embeddings=16,
+            beta_fast=32.0,
+            beta_slow=1.0,
+        )
+    },
 }
 
 
