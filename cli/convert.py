@@ -12,8 +12,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "convert",
         description=(
             "Convert a DFlash checkpoint (PyTorch safetensors, in any published layout) to an MLX "
-            "drafter: config.json, model.safetensors and a model card. With --export, the other "
-            "way round."
+            "drafter: config.json, model.safetensors and a model card. A drafter in MLX format is "
+            "quantized or cast. With --export, the other way round."
         ),
     )
     parser.add_argument(

@@ -29,6 +29,16 @@ print(generate(model, tokenizer, "Hello", max_tokens=100))
 """
 
 
+def weights_row(quantization: dict[str, int] | None) -> str:
+    """The row of a card's table that says how the weights are stored."""
+    if quantization is None:
+        return "| weights | not quantized |"
+    return f"| weights | {quantization['bits']}-bit, group size {quantization['group_size']} |"
+
+
+NOT_QUANTIZED = weights_row(None)
+
+
 def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict | None) -> str:
     """README.md of a converted drafter: Hugging Face front matter, facts, and how to use it.
 
@@ -45,11 +55,6 @@ def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict
     front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
     origin = source.get("repo") or source["path"]
     revision = f" at revision {source['revision']}" if source["revision"] else ""
-    weights = (
-        f"{quantization['bits']}-bit, group size {quantization['group_size']}"
-        if quantization
-        else "not quantized"
-    )
     rows = {
         "target": (source["verifier"] or {}).get("name_or_path"),
         "source format": source["format"],
@@ -60,11 +65,9 @@ def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict
         "mask token": config.mask_token_id,
         "brings its own": _own_tables(config),
         "candidates of the selector": config.selector_top_k,
-        "weights": weights,
     }
-    table = "\n".join(
-        f"| {key} | {value} |" for key, value in rows.items() if value not in (None, "")
-    )
+    lines = [f"| {key} | {value} |" for key, value in rows.items() if value not in (None, "")]
+    table = "\n".join([*lines, weights_row(quantization)])
     body = _BODY.format(origin=origin + revision, table=table)
     return "\n".join(front) + "\n" + body
 

@@ -1,12 +1,15 @@
 """Convert a DFlash checkpoint and write it as a folder in MLX format."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .additions import Additions
 from .plan import expected_tensors, is_quantizable
-from .reader import read_raw
+from .reader import is_mlx_format, read_raw
+from .recast import check_recast, recast
 from .source import Source, find_source
 from .staging import check_free, staged
 from .writer import DTYPES, write_drafter
@@ -30,6 +33,8 @@ def convert(
     allow_final_tap: bool = False,
 ) -> Path:
     """Convert a DFlash checkpoint of any published format and write an MLX drafter.
+
+    A drafter that is in MLX format already can be quantized or cast.
 
     Args:
         hf_path: A Hub id, or a local folder.
@@ -69,7 +74,12 @@ def convert(
         allow_final_tap=allow_final_tap,
     )
     source = find_source(hf_path, revision)
-    convert_source(source, destination, quantization, dtype, additions)
+    with _naming(source):
+        already_mlx = is_mlx_format(source)
+    if already_mlx:
+        _recast(source, destination, quantization, dtype, additions)
+    else:
+        convert_source(source, destination, quantization, dtype, additions)
     return destination
 
 
@@ -95,12 +105,34 @@ def convert_source(
     Raises:
         UserError: As :func:`convert`.
     """
-    try:
+    with _naming(source):
         raw = read_raw(source, additions or Additions())
         if quantization is not None:
             _check_groups(raw.config, quantization["group_size"])
         with staged(destination, keep_existing=keep_existing) as folder:
             write_drafter(source, raw, folder, quantization, dtype)
+
+
+def _recast(
+    source: Source,
+    destination: Path,
+    quantization: dict[str, int] | None,
+    dtype: str | None,
+    additions: Additions,
+) -> None:
+    with _naming(source):
+        config = check_recast(source, additions, quantization, dtype)
+        if quantization is not None:
+            _check_groups(config, quantization["group_size"])
+        with staged(destination) as folder:
+            recast(source, config, folder, quantization, dtype)
+
+
+@contextmanager
+def _naming(source: Source) -> Iterator[None]:
+    """Put the checkpoint's name before what is wrong with it."""
+    try:
+        yield
     except UserError as error:
         raise UserError(f"{source.name}: {error}") from error
 

@@ -79,8 +79,6 @@ def read_raw(source: Source, additions: Additions) -> RawDrafter:
     Raises:
         UserError: The format, a feature, a key or a tensor is not what this version runs.
     """
-    if is_mlx_format(source):
-        raise UserError("This drafter is already in MLX format; use it as it is.")
     raw_config = read_json_object(source.folder / "config.json")
     declared = read_declared(source.folder, raw_config)
     # Whether there is a mask embedding is known only when the weights are here.

@@ -20,7 +20,7 @@ from .source import MASK_FILE, Source, find_license, weights_folder
 from .weights import check_array, check_values
 
 DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
-_STORED_DTYPES = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
+STORED_DTYPES = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
 _CHUNK = 16 * 1024 * 1024
 # A bar only on a terminal, and only when the work takes noticeable time.
 _BAR = {"delay": 1.0, "disable": None, "leave": False}
@@ -48,26 +48,49 @@ def write_drafter(
     """
     target_dtype = _stored_dtype(raw) if dtype is None else DTYPES[dtype]
     config = raw.config.to_dict() | {"source": _provenance(source, raw)}
-    _check_all_values(raw, target_dtype)
+    check_all_values(_by_stored_name(raw), target_dtype)
+    if raw.mask_embedding is not None:
+        check_array(MASK_FILE, raw.mask_embedding, target_dtype)
     weights = {name: x.astype(target_dtype) for name, x in raw.load_tensors().items()}
     if raw.mask_embedding is not None:
         weights[MASK_EMBEDDING] = raw.mask_embedding.astype(target_dtype)
     if raw.draft_to_target is not None:
         weights[DRAFT_TO_TARGET] = raw.draft_to_target
+    card = model_card(raw.config, config["source"], quantization)
+    save_drafter(folder, config, weights, quantization, card)
+
+
+def save_drafter(
+    folder: Path,
+    config: dict[str, Any],
+    weights: dict[str, mx.array],
+    quantization: dict[str, int] | None,
+    card: str,
+) -> None:
+    """Write a drafter's folder, quantizing its weights if asked to.
+
+    Args:
+        folder: An empty folder.
+        config: What config.json holds but for the quantization.
+        weights: By name, not quantized; emptied, or else what a shard has read would live until
+            the end.
+        quantization: ``bits`` and ``group_size``, or None.
+        card: README.md.
+
+    Raises:
+        UserError: The disk is full.
+    """
     if quantization is not None:
-        weights = _quantized(weights, **quantization)
         # Hugging Face's model tree reads the second spelling.
-        config["quantization"] = quantization | {"mode": "affine"}
-        config["quantization_config"] = config["quantization"]
-    module = _as_module(weights)
-    # Else what a shard has read would live until the end.
-    del weights
+        described = quantization | {"mode": "affine"}
+        config = config | {"quantization": described, "quantization_config": described}
+    module = _as_module(weights if quantization is None else _quantized(weights, **quantization))
+    weights.clear()
     try:
         save_model(folder, module, donate_model=True)
     except RuntimeError as error:
         raise UserError(f"The weights cannot be written ({error}); is the disk full?") from error
     (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
-    card = model_card(raw.config, config["source"], quantization)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -95,7 +118,7 @@ def _as_module(weights: dict[str, mx.array]) -> nn.Module:
 
 def _stored_dtype(raw: RawDrafter) -> mx.Dtype:
     name = raw.names.used["layers.0.mlp.gate_proj.weight"]
-    return _STORED_DTYPES[raw.checkpoint.tensors[name].dtype]
+    return STORED_DTYPES[raw.checkpoint.tensors[name].dtype]
 
 
 def _provenance(source: Source, raw: RawDrafter) -> dict[str, Any]:
@@ -133,10 +156,16 @@ def _hashes(files: list[Path]) -> dict[str, str]:
     return hashes
 
 
-def _check_all_values(raw: RawDrafter, dtype: mx.Dtype) -> None:
-    if raw.mask_embedding is not None:
-        check_array(MASK_FILE, raw.mask_embedding, dtype)
-    tensors = {raw.names.used[name]: array for name, array in raw.load_tensors().items()}
+def _by_stored_name(raw: RawDrafter) -> dict[str, mx.array]:
+    return {raw.names.used[name]: array for name, array in raw.load_tensors().items()}
+
+
+def check_all_values(tensors: dict[str, mx.array], dtype: mx.Dtype) -> None:
+    """Check every tensor as :func:`check_values` does, with a bar where it takes long.
+
+    Raises:
+        UserError: Names the first unsound tensor.
+    """
     with tqdm(total=len(tensors), desc="Checking", unit="tensor", **_BAR) as bar:
         for _ in check_values(tensors, dtype):
             bar.update()

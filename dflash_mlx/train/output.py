@@ -99,5 +99,6 @@ class Output:
             "taps (0-based target layers)": f"{taps} of {config.num_target_layers}",
             "mask token": mask,
             "draft passes": config.draft_passes,
+            "weights": "not quantized",
             **self.facts,
         }

@@ -277,3 +277,20 @@ def test_a_trained_drafter_is_exported(tmp_path, capsys):
     export[4] = tmp_path / "two"
     code, _, err = run(capsys, *export[:-1], tmp_path / "none")
     assert code == 2 and "draft_passes" in err
+
+
+def test_a_trained_drafter_is_quantized(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
+    assert run(capsys, *train, "--output", tmp_path / "new", "--intermediate-size", 64)[0] == 0
+    smaller = ["convert", "--hf-path", tmp_path / "new", "--mlx-path", tmp_path / "small"]
+    code, _, err = run(capsys, *smaller, "-q", "--q-bits", 8, "--q-group-size", 32)
+    assert code == 0, err
+    assert "| weights | 8-bit, group size 32 |" in (tmp_path / "small" / "README.md").read_text()
+    before, after = (
+        json.loads((tmp_path / x / "config.json").read_text()) for x in ("new", "small")
+    )
+    assert after["source"] == before["source"] and "trainer" in after["source"]
+    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "small"]
+    assert run(capsys, "generate", *pair, "-p", "hello", "-m", 9, "--block-size", 4)[0] == 0
