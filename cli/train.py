@@ -106,7 +106,7 @@ def _add_drafter_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--layers", type=int, help="layers (default: 5; fewer for a small target)")
     group.add_argument("--taps", help="target layers to read, 0-based, such as 1,9,17 (default: 5)")
-    group.add_argument("--block-size", type=int, default=16, help="anchor included (default: 16)")
+    group.add_argument("--block-size", type=int, help="anchor included (default: 16)")
     group.add_argument("--intermediate-size", type=int, help="of the MLPs (default: the target's)")
     group.add_argument(
         "--window", type=int, metavar="W", help="context rows that a layer sees (default: all)"
@@ -147,10 +147,8 @@ def _add_objective_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gamma", type=float, help="of the decay (default: 7, 5, 4 for blocks of 16, 10, 8)"
     )
-    group.add_argument("--dpace-alpha", type=float, default=0.5, help="(default: 0.5)")
-    group.add_argument(
-        "--kd-temperature", type=float, default=1.0, help="temperature of kl (default: 1)"
-    )
+    group.add_argument("--dpace-alpha", type=float, help="of dpace (default: 0.5)")
+    group.add_argument("--kd-temperature", type=float, help="temperature of kl (default: 1)")
     group.add_argument(
         "--anchors", type=int, default=512, help="blocks a sequence and step (default: 512)"
     )

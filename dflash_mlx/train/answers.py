@@ -18,7 +18,8 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..errors import UserError
+from ..decode.sampling import Sampling
+from ..errors import UserError, at_least_one
 from .blocks import Sequence
 
 Progress = Callable[[int, int], None]
@@ -34,6 +35,9 @@ class Writing:
         top_p: nucleus mass; 0 keeps everything.
         seed: of the sampling.
         batch: texts at a time.
+
+    Raises:
+        UserError: a value is out of its range, or has no effect.
     """
 
     max_tokens: int = 512
@@ -41,6 +45,13 @@ class Writing:
     top_p: float = 0.0
     seed: int = 0
     batch: int = 32
+
+    def __post_init__(self) -> None:
+        at_least_one("max_tokens", self.max_tokens)
+        at_least_one("generation_batch", self.batch)
+        Sampling(self.temp, self.top_p, seed=self.seed)
+        if self.top_p and not self.temp:
+            raise UserError("top_p has no effect on greedy answers; give --temp as well.")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What a training is asked for, and the record of it that a resumed run is checked against."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from ..convert.writer import DTYPES
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .answers import Writing
-from .design import Shape
+from .design import BLOCK_SIZE, Shape
 from .losses import Objective, default_gamma
 
 # May differ between a run and its continuation: they change no number.
@@ -38,7 +39,7 @@ class Options:
         init_from: a drafter to begin with.
         shape: of a new drafter.
         loss, weighting, gamma, dpace_alpha, kd_temperature: the objective; gamma None goes by the
-            block size.
+            block size, the others None are 0.5 and 1.
         draft_passes: 2 trains for a second draft pass; None keeps what ``init_from`` has.
         draft_prefix: rows given in the second pass; None for a quarter of the block.
         warm_start: begin a new drafter with the target's own last layers.
@@ -71,8 +72,8 @@ class Options:
     loss: str = "ce"
     weighting: str = "decay"
     gamma: float | None = None
-    dpace_alpha: float = 0.5
-    kd_temperature: float = 1.0
+    dpace_alpha: float | None = None
+    kd_temperature: float | None = None
     draft_passes: int | None = None
     draft_prefix: int | None = None
     warm_start: bool = False
@@ -115,12 +116,12 @@ class Options:
         }
         for name, low in least.items():
             value = getattr(self, name)
-            if value is not None and value < low:
+            if value is not None and not low <= value < math.inf:
                 raise UserError(f"{name} must be {low} or more, not {value}.")
         for name in ("epochs", "learning_rate", "clip", "time_limit"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"{name} must be above 0, not {value}.")
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} must be above 0 and finite, not {value}.")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
         if self.warmup > 1:
@@ -130,10 +131,24 @@ class Options:
                 "A drafter given by --init-from keeps its layers, taps, block size and masks; "
                 "leave those options out."
             )
-
         if self.init_from is not None and self.warm_start:
             raise UserError("A drafter begins by --init-from or by --warm-start, not by both.")
-        self.objective(self.shape.block_size)
+        self._check_objective()
+
+    def _check_objective(self) -> None:
+        """That no part of another objective was given."""
+        parts = {
+            "gamma": ("weighting", "decay"),
+            "dpace_alpha": ("weighting", "dpace"),
+            "kd_temperature": ("loss", "kl"),
+        }
+        for name, (choice, needed) in parts.items():
+            if getattr(self, name) is not None and getattr(self, choice) != needed:
+                raise UserError(
+                    f"{name} has no effect with {choice} {getattr(self, choice)}; leave it out, or "
+                    f"give --{choice} {needed}."
+                )
+        self.objective(self.shape.block_size or BLOCK_SIZE)
 
     def objective(self, block_size: int) -> Objective:
         """The objective for blocks of this size."""
@@ -141,8 +156,8 @@ class Options:
             gamma=default_gamma(block_size) if self.gamma is None else self.gamma,
             loss=self.loss,
             weighting=self.weighting,
-            alpha=self.dpace_alpha,
-            temperature=self.kd_temperature,
+            alpha=0.5 if self.dpace_alpha is None else self.dpace_alpha,
+            temperature=1.0 if self.kd_temperature is None else self.kd_temperature,
         )
 
     def passes(self, config: DrafterConfig) -> DrafterConfig:
@@ -151,6 +166,8 @@ class Options:
             return config
         passes = config.draft_passes if self.draft_passes is None else self.draft_passes
         prefix = self.draft_prefix
+        if passes == 1 and prefix is not None:
+            raise UserError("draft_prefix is for a second pass; give --draft-passes 2 as well.")
         if passes == 2 and prefix is None:
             prefix = config.draft_prefix or max(2, config.block_size // 4)
         return replace(config, draft_passes=passes, draft_prefix=prefix)
