@@ -51,6 +51,12 @@ def test_progress_is_shown_when_it_takes_long(pair, place, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+def test_a_quiet_generation_shows_no_progress(pair, place, capsys, monkeypatch):
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
+    assert main(["generate", *pair, "-p", "hello", "-m", "9", "--quiet"]) == 0
+    assert place.exists() and capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("options", [["--no-draft"], ["--block-size", "4"]])
 def test_nothing_is_measured_where_the_size_is_known(options, pair, place, capsys):
     assert main(["generate", *pair, "-p", "hello", "-m", "9", *options]) == 0
