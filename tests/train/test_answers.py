@@ -48,12 +48,13 @@ def test_an_end_token_is_learned(model, tmp_path):
     assert sequence.tokens.tolist() == [*QUESTIONS[0].tokens, *first[: first.index(first[3])], EOS]
 
 
+@pytest.mark.parametrize("there", [2, 3])
 @pytest.mark.parametrize("temp", [0.0, 1.0])
-def test_an_interrupted_file_goes_on(model, tmp_path, temp):
+def test_an_interrupted_file_goes_on(model, tmp_path, temp, there):
     whole = write(model, tmp_path / "whole", temp=temp)
     lines = (tmp_path / "whole").read_text().splitlines(keepends=True)
-    # Two answers are there, and the third was cut short.
-    (tmp_path / "part").write_text("".join(lines[:3]) + lines[3][:9])
+    # A batch of two answers is there, perhaps one of the next, and one that was cut short.
+    (tmp_path / "part").write_text("".join(lines[: 1 + there]) + lines[1 + there][:9])
     seen = []
     again = write(model, tmp_path / "part", seen=seen, temp=temp)
     assert seen == [(2, 5), (4, 5), (5, 5)]
@@ -80,8 +81,16 @@ def test_a_file_of_other_questions_is_refused(model, tmp_path):
 def test_a_damaged_file_is_refused(model, tmp_path):
     write(model, tmp_path / "a")
     (tmp_path / "a").write_text((tmp_path / "a").read_text().replace("[", "{", 1))
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match="damaged in line 2"):
         write(model, tmp_path / "a")
+    (tmp_path / "a").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="damaged in line 1"):
+        write(model, tmp_path / "a")
+
+
+def test_an_empty_file_is_begun(model, tmp_path):
+    (tmp_path / "a").touch()
+    assert len(write(model, tmp_path / "a")) == len(QUESTIONS)
 
 
 def inventor():
@@ -99,13 +108,20 @@ def prompts(path):
 def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
     path, tokenizer = tmp_path / "prompts", inventor()
     assert opening(tokenizer) == [*b"<"]
-    invent_prompts(model, tokenizer, opening(tokenizer), 3, 0, 32, path, lambda *_: None)
-    first = prompts(path)
-    path.write_text(path.read_text() + '{"prompt": "cut')
-    invent_prompts(model, tokenizer, opening(tokenizer), 6, 0, 32, path, lambda *_: None)
+    invent_prompts(model, tokenizer, opening(tokenizer), 9, 0, 4, path, lambda *_: None)
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
     found = prompts(path)
-    assert found[:3] == first and len(set(found)) == len(found) == 6
+    assert len(set(found)) == len(found) == 9
     assert all(sum(map(str.isalpha, text)) >= 8 for text in found)
+    assert json.loads(lines[-1])["batch"] > json.loads(lines[0])["batch"]
+    for there in range(9):
+        path.write_text("".join(lines[:there]) + lines[there][:9])
+        invent_prompts(model, tokenizer, opening(tokenizer), 9, 0, 4, path, lambda *_: None)
+        assert path.read_text() == whole
+    path.write_text("{}\n")
+    with pytest.raises(UserError, match="damaged in line 1"):
+        invent_prompts(model, tokenizer, opening(tokenizer), 9, 0, 4, path, lambda *_: None)
 
 
 def test_a_target_without_template_cannot_invent():
