@@ -1,5 +1,6 @@
 """What a training is asked for, and the record of it that a resumed run is checked against."""
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, replace
@@ -13,8 +14,21 @@ from .answers import Writing
 from .design import BLOCK_SIZE, Shape
 from .losses import Objective, default_gamma
 
-# May differ between a run and its continuation: they change no number.
-_FREE = ("resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
+# May differ between a run and its continuation: they change no number, or only by rounding.
+_FREE = ("output", "resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
+# The answers and the invented prompts depend on these, and perhaps took hours.
+_OF_ANSWERS = (
+    "model",
+    "adapter_path",
+    "revision",
+    "template_options",
+    "self_prompts",
+    "max_tokens",
+    "temp",
+    "top_p",
+    "seed",
+    "generation_batch",
+)
 
 
 @dataclass(frozen=True)
@@ -172,22 +186,64 @@ class Options:
             prefix = config.draft_prefix or max(2, config.block_size // 4)
         return replace(config, draft_passes=passes, draft_prefix=prefix)
 
-    def record(self, path: Path) -> None:
+    def record(self, path: Path, begun: bool) -> None:
         """Write the options to ``path``, or check that they are those written there.
 
-        Raises:
-            UserError: they differ in something that changes the numbers.
-        """
-        mine = {k: v for k, v in json.loads(self._json()).items() if k not in _FREE}
-        if not path.exists():
-            path.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
-            return
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if differing := [k for k in mine if mine[k] != found.get(k)]:
-            raise UserError(
-                f"This training was begun with other values of {', '.join(differing)} (see "
-                f"{path}); give the same, or another output folder."
-            )
+        Args:
+            path: a JSON file.
+            begun: whether steps were taken. Before, only what the answers depend on must be the
+                same.
 
-    def _json(self) -> str:
-        return json.dumps(asdict(self), default=str)
+        Raises:
+            UserError: they differ in something that changes the numbers, or the file is damaged.
+        """
+        mine = self._recorded()
+        if path.exists():
+            found = _read(path)
+            different = [name for name in mine if mine[name] != found.get(name)]
+            if not begun:
+                different = [name for name in different if name in _OF_ANSWERS]
+            if different:
+                raise UserError(
+                    f"This training was begun with other values of {', '.join(different)} (see "
+                    f"{path}); give the same, or another output folder."
+                )
+        path.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
+
+    def _recorded(self) -> dict[str, Any]:
+        """All that numbers depend on, by the names of the command's options."""
+        flat = asdict(self)
+        writing, shape = flat.pop("writing"), flat.pop("shape")
+        writing["generation_batch"] = writing.pop("batch")
+        options = writing | shape | flat
+        for name in ("model", "adapter_path", "init_from"):
+            # The same folder may be named in several ways.
+            if options[name] is not None and Path(options[name]).expanduser().is_dir():
+                options[name] = str(Path(options[name]).expanduser().resolve())
+        options["data"] = _digest(self.data)
+        kept = {name: value for name, value in options.items() if name not in _FREE}
+        return json.loads(json.dumps(kept))
+
+
+def _digest(data: Path | None) -> str | None:
+    """The SHA-256 of the data's files."""
+    if data is None:
+        return None
+    files = [data / "train.jsonl", data / "valid.jsonl"] if data.is_dir() else [data]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes() if file.is_file() else b"")
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{path} is damaged; remove it, and resume with the options that the training was "
+            "begun with."
+        )
+    return found

@@ -16,6 +16,7 @@ from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
+from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
 from .design import design, new_drafter, warm_start
@@ -65,7 +66,7 @@ def train(options: Options, say: Say = print) -> Path:
     # Only now: a mistake in the options should leave nothing behind.
     if world.is_first:
         folder.mkdir(parents=True, exist_ok=True)
-        options.record(folder / "options.json")
+        options.record(folder / "options.json", checkpoint.find(folder) is not None)
     world.wait()
     sequences, held_out = preparation.sequences()
     # Without taps, the feature is what comes out of the final norm.
@@ -83,6 +84,10 @@ def train(options: Options, say: Say = print) -> Path:
 
 
 def _check_output(options: Options, folder: Path) -> None:
+    if options.resume and not folder.is_dir():
+        raise UserError(
+            f"{options.output} holds no training to go on with; leave --resume out to begin one."
+        )
     if options.resume:
         return
     if folder.exists():

@@ -240,9 +240,56 @@ def test_other_options_are_refused_on_resume(tmp_path, capsys):
     train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
     train += ["--steps", 2, "--held-out", 1]
     assert run(capsys, *train)[0] == 0
-    code, _, err = run(capsys, *train, "--resume", "--learning-rate", 1e-3, "--batch-size", 4)
-    assert code == 2 and "batch_size, learning_rate" in err
+    code, _, err = run(capsys, *train, "--resume", "--learning-rate", 1e-3, "--max-tokens", 4)
+    assert code == 2 and "max_tokens, learning_rate" in err
     assert run(capsys, *train, "--resume", "--time-limit", 3)[0] == 0
+    data.write_text(data.read_text() + '{"text": "one more"}\n')
+    code, _, err = run(capsys, *train, "--resume")
+    assert code == 2 and "other values of data" in err
+
+
+def test_before_the_first_step_all_but_the_answers_may_change(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"prompt": f"p{i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    train += ["--max-tokens", 8, "--steps", 1]
+    code, _, err = run(capsys, *train, "--held-out", 6)
+    assert code == 2 and "smaller --held-out" in err
+    answers = (tmp_path / "x" / "training" / "answers-train.jsonl").read_text()
+    code, _, err = run(capsys, *train, "--held-out", 2, "--resume", "--temp", 1)
+    assert code == 2 and "other values of temp " in err
+    code, _, err = run(capsys, *train, "--held-out", 2, "--resume")
+    assert code == 0, err
+    assert (tmp_path / "x" / "training" / "answers-train.jsonl").read_text() == answers
+    code, _, err = run(capsys, *train, "--held-out", 1, "--resume")
+    assert code == 2 and "held_out" in err
+
+
+@pytest.mark.parametrize("there", ["nothing", "a model"])
+def test_only_a_training_is_resumed(there, tmp_path, capsys):
+    """A folder of something else, such as a drafter whose training was removed, stays as it is."""
+    save_target(tmp_path / "target")
+    if there == "a model":
+        save_drafter(tmp_path / "x")
+    before = {file: file.read_bytes() for file in tmp_path.glob("x/*")}
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    code, _, err = run(capsys, *train, "--steps", 1, "--resume")
+    assert code == 2 and "no training to go on with" in err
+    assert {file: file.read_bytes() for file in tmp_path.glob("x/*")} == before
+
+
+@pytest.mark.parametrize("name", ["options.json", "progress.json", "state.safetensors"])
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"[1]"])
+def test_a_damaged_training_is_named(name, damage, tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    assert run(capsys, *train, "--steps", 1, "--held-out", 0)[0] == 0
+    [file] = (tmp_path / "x" / "training").rglob(name)
+    file.write_bytes(damage)
+    code, _, err = run(capsys, *train, "--steps", 1, "--held-out", 0, "--resume")
+    assert code == 2 and "is damaged" in err and "remove it" in err
 
 
 def test_evaluate_mistakes(tmp_path, capsys):
