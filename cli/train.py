@@ -1,6 +1,7 @@
 """``dflash-mlx train``: a drafter for a target, from prompts or from nothing."""
 
 import argparse
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
         "--regenerate",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="have the target answer every prompt anew (default: those without an answer)",
+        help="have the target answer every prompt anew, or none (default: those without an answer)",
     )
     group.add_argument(
         "--max-tokens", type=int, default=512, help="longest answer to write (default: 512)"
@@ -199,6 +200,9 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, printing what happens.
 
+    Returns:
+        0, or 130 after Ctrl-C.
+
     Raises:
         UserError: an option is wrong or does not fit the target or the data.
     """
@@ -219,7 +223,13 @@ def run(args: argparse.Namespace) -> int:
         template_options=json_object("--chat-template-config", args.chat_template_config),
         **{name: value for name, value in vars(args).items() if name in _DIRECT},
     )
-    train(options, lambda line: print(line, flush=True))
+    try:
+        train(options, lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        if not (args.output / "training").is_dir():
+            raise
+        print("interrupted; the same command with --resume goes on", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -12,7 +12,9 @@ from support.folders import VOCAB, drafter_config, save_drafter, save_target
 from support.grammar import prompts, save_grammar_target
 from support.pairs import tiny_drafter
 
+from dflash_mlx.cli import train as train_command
 from dflash_mlx.cli.main import main
+from dflash_mlx.cli.progress import Progress
 from dflash_mlx.drafter.model import Drafter
 
 
@@ -302,8 +304,39 @@ def test_evaluate_mistakes(tmp_path, capsys):
     prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": "abc"}])
     code, _, err = run(capsys, "evaluate", "--model", tmp_path / "target", "--prompts", prompts)
     assert code == 2 and "--draft-model" in err
-    code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, "--limit", 0)
-    assert code == 2 and "limit" in err
+    for option, value in {"limit": 0, "block-size": 9, "temp": -1, "top-p": 0.5}.items():
+        code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, f"--{option}", value)
+        assert code == 2 and option.replace("-", "_") in err and "'auto'" not in err
+
+
+def test_an_interrupted_evaluation_reports_what_it_has(tmp_path, capsys, monkeypatch):
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "old")
+    prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": x, "kind": x} for x in "abc"])
+    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old", "-m", 5]
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "advance", interrupt)
+    code, out, err = run(capsys, "evaluate", *pair, "--prompts", prompts)
+    assert code == 130 and "Interrupted: 1 of 3" in err
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["a", "1", "5"],
+        ["total", "1", "5"],
+    ]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupted_training_says_how_to_go_on(begun, tmp_path, capsys, monkeypatch):
+    def interrupt(options, say):
+        if begun:
+            (options.output / "training").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_command, "train", interrupt)
+    code, _, err = run(capsys, "train", "--output", tmp_path / "x", "--self-prompts", 1)
+    assert code == 130 and ("--resume goes on" in err) == begun
 
 
 def test_a_table(tmp_path, capsys):
