@@ -10,6 +10,7 @@ from support.tokenizer import EOS, byte_tokenizer
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.answers import Question, Writing, write_answers
 from dflash_mlx.train.invent import invent_prompts, opening
+from dflash_mlx.train.lines import read_lines, write_lines
 
 VOCAB = 260
 QUESTIONS = [Question([*text.encode()], text[:1]) for text in ("ab", "bcd", "c", "defg", "e")]
@@ -86,6 +87,14 @@ def test_a_damaged_file_is_refused(model, tmp_path):
     (tmp_path / "a").write_bytes(b"\xff\n")
     with pytest.raises(UserError, match="damaged in line 1"):
         write(model, tmp_path / "a")
+
+
+def test_a_whole_file_is_not_written_again(model, tmp_path):
+    """Other processes read it at the same time."""
+    write(model, tmp_path / "a")
+    before = (tmp_path / "a").stat().st_mtime_ns
+    write_lines(tmp_path / "a", read_lines(tmp_path / "a", []))
+    assert (tmp_path / "a").stat().st_mtime_ns == before
 
 
 def test_an_empty_file_is_begun(model, tmp_path):
