@@ -66,6 +66,21 @@ def test_the_feature_cache_is_bounded(tmp_path):
     assert sum(f.stat().st_size for f in folder.iterdir()) <= 2.5 * size
 
 
+def test_features_of_another_kind_are_not_taken(tmp_path):
+    text = random_text()
+    FeatureSource(tiny_learner(), tmp_path, 10**9)(text)
+    assert FeatureSource(tiny_learner(objective={"loss": "kl"}), tmp_path, 10**9)(text).hidden.any()
+
+
+def test_damaged_features_are_named(tmp_path):
+    learner, text = tiny_learner(), random_text()
+    FeatureSource(learner, tmp_path, 10**9)(text)
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(UserError, match="is damaged"):
+        FeatureSource(learner, tmp_path, 10**9)(text)
+
+
 def test_an_unfinished_file_is_not_read(tmp_path):
     learner, text = tiny_learner(), random_text()
     FeatureSource(learner, tmp_path, 10**9)(text)
