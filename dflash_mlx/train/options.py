@@ -138,6 +138,8 @@ class Options:
                 raise UserError(f"{name} must be above 0 and finite, not {value}.")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
+        if self.patience and self.held_out == 0:
+            raise UserError("patience has no effect without held-out sequences; leave it out.")
         if self.warmup > 1:
             raise UserError(f"warmup is a fraction of the steps, at most 1, not {self.warmup}.")
         if self.init_from is not None and self.shape != Shape():

@@ -115,8 +115,8 @@ class Trainer:
         before = self.progress.seconds
         if not resume:
             self._evaluate()
-        reason = "steps"
-        while self.progress.step < self.settings.steps:
+        reason = "patience" if self._is_out_of_patience() else "steps"
+        while reason == "steps" and self.progress.step < self.settings.steps:
             self._step()
             self.progress.seconds = before + time.perf_counter() - self._begun
             last = self.progress.step == self.settings.steps
@@ -129,9 +129,7 @@ class Trainer:
                 self._evaluate(extra=True)
             if last or over or self.progress.step % self.settings.save_every == 0:
                 self._save()
-            if over:
-                reason = over
-                break
+            reason = over or reason
         if self.world.is_first:
             self._output.write_card(self.log)
         return reason
@@ -250,11 +248,14 @@ class Trainer:
 
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""
-        limit, patience = self.settings.time_limit, self.settings.patience
+        limit = self.settings.time_limit
         seconds = time.perf_counter() - self._begun
         if limit is not None and self.world.any(seconds > limit):
             return "time"
-        return "patience" if patience and self.progress.worse >= patience else ""
+        return "patience" if self._is_out_of_patience() else ""
+
+    def _is_out_of_patience(self) -> bool:
+        return 0 < self.settings.patience <= self.progress.worse
 
     def _save(self) -> None:
         if self.world.is_first:

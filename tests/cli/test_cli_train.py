@@ -205,6 +205,7 @@ MISTAKES = {
     "alpha of decay": (["--self-prompts", "1", "--dpace-alpha", "0.2"], "dpace_alpha"),
     "temperature of ce": (["--self-prompts", "1", "--kd-temperature", "2"], "kd_temperature"),
     "size beside init": (["--data", "x", "--init-from", "y", "--block-size", "16"], "--init-from"),
+    "patience": (["--self-prompts", "1", "--patience", "1", "--held-out", "0"], "patience"),
     "learning rate": (["--self-prompts", "1", "--learning-rate", "0"], "learning_rate"),
     "warm-up": (["--self-prompts", "1", "--warmup", "2"], "warmup"),
     "taps": (["--self-prompts", "1", "--taps", "a"], "--taps"),

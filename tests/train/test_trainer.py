@@ -132,6 +132,9 @@ def test_patience(tmp_path, monkeypatch):
     )
     assert made.trainer.run() == "patience"
     assert made.trainer.progress.step == 4
+    # It has stopped, and stays so.
+    again = Made(tmp_path, patience=1)
+    assert again.trainer.run() == "patience" and again.trainer.progress.step == 4
 
 
 def test_the_time_limit_leaves_a_checkpoint(tmp_path):
