@@ -184,6 +184,8 @@ class Options:
         prefix = self.draft_prefix
         if passes == 1 and prefix is not None:
             raise UserError("draft_prefix is for a second pass; give --draft-passes 2 as well.")
+        if passes == 2 and config.block_size < 3:
+            raise UserError(f"Blocks of {config.block_size} are too small for two draft passes.")
         if passes == 2 and prefix is None:
             prefix = config.draft_prefix or max(2, config.block_size // 4)
         return replace(config, draft_passes=passes, draft_prefix=prefix)

@@ -26,7 +26,7 @@ from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import Options
 from .output import Output
-from .prepare import Preparation
+from .prepare import Preparation, read_data
 from .trainer import Settings, Trainer
 from .world import World
 
@@ -50,6 +50,8 @@ def train(options: Options, say: Say = print) -> Path:
     say = say if world.is_first else _silent
     folder = options.output / "training"
     _check_output(options, folder)
+    # First of all: it should not wait for a target to be loaded, or downloaded.
+    data = read_data(options.data)
     world.wait()
 
     pair, tokenizer = load(
@@ -62,7 +64,7 @@ def train(options: Options, say: Say = print) -> Path:
     )
     untapped = pair.target
     drafter = _drafter(options, untapped, tokenizer, pair.context_length)
-    preparation = Preparation(pair.model, tokenizer, options, folder, world, say)
+    preparation = Preparation(pair.model, tokenizer, options, data, folder, world, say)
     # Only now: a mistake in the options should leave nothing behind.
     if world.is_first:
         folder.mkdir(parents=True, exist_ok=True)

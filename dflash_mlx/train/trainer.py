@@ -20,7 +20,6 @@ from .optimizer import Updater
 from .output import Output
 from .world import World
 
-
 # Steps between two lines for the user, if they take no more than so many seconds.
 LINE_EVERY = 10
 LONGEST_SILENCE = 30.0

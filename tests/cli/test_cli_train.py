@@ -191,6 +191,11 @@ def test_variants_train_and_generate(variant, tmp_path, capsys):
 MISTAKES = {
     "no data": ([], "nothing to train on"),
     "missing data": (["--data", "none.jsonl"], "no data file"),
+    "missing data and model": (["--data", "none.jsonl", "--model", "./none"], "no data file"),
+    "passes of two": (
+        ["--self-prompts", "1", "--draft-passes", "2", "--block-size", "2"],
+        "too small",
+    ),
     "anchors": (["--self-prompts", "1", "--anchors", "0"], "anchors"),
     "warm-up, no number": (["--self-prompts", "1", "--warmup", "nan"], "warmup"),
     "epochs": (["--self-prompts", "1", "--epochs", "inf"], "epochs"),
