@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
             }
             progress.announce("generating")
             progress.expect(len(questions))
-            for scores in play(pair, tokenizer, questions, args.block_size, **options):
+            for so_far in play(pair, tokenizer, questions, args.block_size, **options):
+                scores = so_far
                 progress.advance()
     except KeyboardInterrupt:
         if not scores:
