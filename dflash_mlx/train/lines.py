@@ -38,10 +38,12 @@ def read_lines(path: Path, keys: Iterable[str], head: int = 0) -> list[dict[str,
 
 
 def write_lines(path: Path, entries: Iterable[dict[str, Any]]) -> None:
-    """Write a file anew, with these objects, if it holds anything else.
+    """Write a file anew in one step, with these objects, if it holds anything else.
 
     A file that is as it should be is left alone: other processes may be reading it.
     """
     text = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
     if not path.exists() or path.read_bytes() != text:
-        path.write_bytes(text)
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_bytes(text)
+        partial.replace(path)

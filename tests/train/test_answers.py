@@ -97,6 +97,20 @@ def test_a_whole_file_is_not_written_again(model, tmp_path):
     assert (tmp_path / "a").stat().st_mtime_ns == before
 
 
+def test_a_file_is_written_anew_in_one_step(tmp_path, monkeypatch):
+    """What took the target hours is not lost if the process ends here."""
+    write_lines(tmp_path / "a", [{"x": 1}])
+
+    def die(self, data):
+        self.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", die)
+    with pytest.raises(KeyboardInterrupt):
+        write_lines(tmp_path / "a", [{"x": 2}])
+    assert read_lines(tmp_path / "a", ["x"]) == [{"x": 1}]
+
+
 def test_an_empty_file_is_begun(model, tmp_path):
     (tmp_path / "a").touch()
     assert len(write(model, tmp_path / "a")) == len(QUESTIONS)
