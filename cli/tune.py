@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
     model, _ = load_pair(args)
     table = tune(model, TuningProgress(), again=True)
     print(describe(table))
-    print(f"Stored in {table_path(model)}")
+    # Where it cannot be stored, there is a warning.
+    if (path := table_path(model)).is_file():
+        print(f"Stored in {path}")
     return 0
 
 
