@@ -187,12 +187,14 @@ def _cases(
         for prompt in prompts:
             tokens = pad(prompt, context, tokenize) if context else tokenize(prompt)
             if tokens is None:
-                notes.append(f"Left out {prompt.id} at {context} tokens: it is longer by itself.")
+                notes.append(
+                    f"Left out prompt {prompt.id} at {context} tokens: it is longer by itself."
+                )
                 continue
             if longest is not None and len(tokens) + args.max_tokens > longest:
                 raise UserError(
-                    f"{prompt.id} with {len(tokens)} tokens and --max-tokens {args.max_tokens} "
-                    f"does not fit in the target's context of {longest}."
+                    f"Prompt {prompt.id} with {len(tokens)} tokens and --max-tokens "
+                    f"{args.max_tokens} does not fit in the target's context of {longest}."
                 )
             cases.append(Case(prompt.id, prompt.kind, context, tokens))
     if not cases:

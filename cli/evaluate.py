@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import sys
 
+from ..decode.sampling import Sampling
 from ..errors import UserError
 from ..measure.prompts import prompt_tokens
 from ..train.answers import Question
 from ..train.rounds import Score, play, total
 from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
+from .progress import Progress
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -34,30 +37,47 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate and report.
 
+    Returns:
+        0, or 130 after Ctrl-C, when the scores so far are printed.
+
     Raises:
         UserError: an option is wrong, or the pair or the prompts cannot be read.
     """
     prompts = chosen_prompts(args)
     template = json_object("--chat-template-config", args.chat_template_config)
-    pair, tokenizer = load_pair(args)
-    if pair.drafter is None:
-        raise UserError("There is no drafter to evaluate; give --draft-model.")
-    questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
-    scores = play(
-        pair,
-        tokenizer,
-        questions,
-        max_tokens=args.max_tokens,
-        block_size=args.block_size,
-        temp=args.temp,
-        top_p=args.top_p,
-        seed=args.seed,
-    )
-    scores |= {"total": total(scores)}
+    Sampling(args.temp, args.top_p, seed=args.seed or 0)
+    if args.top_p and not args.temp:
+        raise UserError("top_p has no effect on greedy text; give --temp as well.")
+    scores: dict[str, Score] = {}
+    interrupted = False
+    try:
+        with Progress("text") as progress:
+            progress.announce("loading")
+            pair, tokenizer = load_pair(args)
+            if pair.drafter is None:
+                raise UserError("There is no drafter to evaluate; give --draft-model.")
+            questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
+            options = {
+                name: getattr(args, name) for name in ("max_tokens", "temp", "top_p", "seed")
+            }
+            progress.announce("generating")
+            progress.expect(len(questions))
+            for so_far in play(pair, tokenizer, questions, args.block_size, **options):
+                scores = so_far
+                progress.advance()
+    except KeyboardInterrupt:
+        if not scores:
+            raise
+        interrupted = True
+    scores = scores | {"total": total(scores)}
     if args.json:
         print(json.dumps({kind: _numbers(score) for kind, score in scores.items()}, indent=4))
     else:
         print(_table(scores))
+    if interrupted:
+        done = scores["total"].prompts
+        print(f"Interrupted: {done} of {len(questions)} prompts were answered.", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -172,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
         tokenizer.add_eos_token(token)
     tokens = _prompt_tokens(tokenizer, prompt, args, template_options)
     if args.block_size == AUTO and not args.no_draft and model.drafter is not None:
-        tune(model, TuningProgress())
+        tune(model, TuningProgress(shown=not args.quiet))
     responses = stream_generate(model, tokenizer, tokens, args.max_tokens, **options)
     return _print(responses, args.quiet)
 

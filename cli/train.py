@@ -1,6 +1,7 @@
 """``dflash-mlx train``: a drafter for a target, from prompts or from nothing."""
 
 import argparse
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
         "--regenerate",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="have the target answer every prompt anew (default: those without an answer)",
+        help="have the target answer every prompt anew, or none (default: those without an answer)",
     )
     group.add_argument(
         "--max-tokens", type=int, default=512, help="longest answer to write (default: 512)"
@@ -106,7 +107,7 @@ def _add_drafter_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--layers", type=int, help="layers (default: 5; fewer for a small target)")
     group.add_argument("--taps", help="target layers to read, 0-based, such as 1,9,17 (default: 5)")
-    group.add_argument("--block-size", type=int, default=16, help="anchor included (default: 16)")
+    group.add_argument("--block-size", type=int, help="anchor included (default: 16)")
     group.add_argument("--intermediate-size", type=int, help="of the MLPs (default: the target's)")
     group.add_argument(
         "--window", type=int, metavar="W", help="context rows that a layer sees (default: all)"
@@ -147,10 +148,8 @@ def _add_objective_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gamma", type=float, help="of the decay (default: 7, 5, 4 for blocks of 16, 10, 8)"
     )
-    group.add_argument("--dpace-alpha", type=float, default=0.5, help="(default: 0.5)")
-    group.add_argument(
-        "--kd-temperature", type=float, default=1.0, help="temperature of kl (default: 1)"
-    )
+    group.add_argument("--dpace-alpha", type=float, help="of dpace (default: 0.5)")
+    group.add_argument("--kd-temperature", type=float, help="temperature of kl (default: 1)")
     group.add_argument(
         "--anchors", type=int, default=512, help="blocks a sequence and step (default: 512)"
     )
@@ -201,6 +200,9 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, printing what happens.
 
+    Returns:
+        0, or 130 after Ctrl-C.
+
     Raises:
         UserError: an option is wrong or does not fit the target or the data.
     """
@@ -221,7 +223,13 @@ def run(args: argparse.Namespace) -> int:
         template_options=json_object("--chat-template-config", args.chat_template_config),
         **{name: value for name, value in vars(args).items() if name in _DIRECT},
     )
-    train(options, lambda line: print(line, flush=True))
+    try:
+        train(options, lambda line: print(line, flush=True))
+    except KeyboardInterrupt:
+        if not (args.output / "training").is_dir():
+            raise
+        print("interrupted; the same command with --resume goes on", file=sys.stderr)
+        return 130
     return 0
 
 

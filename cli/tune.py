@@ -36,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
     model, _ = load_pair(args)
     table = tune(model, TuningProgress(), again=True)
     print(describe(table))
-    print(f"Stored in {table_path(model)}")
+    # Where it cannot be stored, there is a warning.
+    if (path := table_path(model)).is_file():
+        print(f"Stored in {path}")
     return 0
 
 
@@ -76,15 +78,22 @@ def _starts(table: CostTable) -> list[str]:
 
 
 class TuningProgress:
-    """A bar, once measuring takes longer than a moment."""
+    """A bar, once measuring takes longer than a moment.
 
-    def __init__(self) -> None:
+    Args:
+        shown: whether there is a bar at all.
+    """
+
+    def __init__(self, shown: bool = True):
+        self._shown = shown
         self._bar: tqdm | None = None
 
     def __call__(self, done: int, total: int) -> None:
         if self._bar is None:
             text = "Measuring what rounds cost on this machine"
-            self._bar = tqdm(total=total, desc=text, delay=PATIENCE, leave=False)
+            self._bar = tqdm(
+                total=total, desc=text, delay=PATIENCE, leave=False, disable=not self._shown
+            )
         self._bar.update(done - self._bar.n)
         if done == total:
             self._bar.close()

@@ -52,7 +52,8 @@ def load(
     """Load a pair, in the manner of ``mlx_lm.load``.
 
     Args:
-        path_or_hf_repo: the target, a folder or a Hub id; None takes the embedded pair.
+        path_or_hf_repo: the target, a folder or a Hub id; None takes the embedded one, and with it
+            the embedded drafter if no other is given.
         draft_model: the drafter, a folder or a Hub id. A PyTorch checkpoint is converted once and
             cached. None takes the drafter that is known for the target, if any, and the log says
             which (:func:`~dflash_mlx.drafter_choice.choose_drafter`). False takes none: the target
@@ -70,19 +71,15 @@ def load(
         UserError: what was asked for cannot be loaded, or the two do not fit together.
     """
     embedded = path_or_hf_repo is None
-    if embedded and (draft_model or revision or draft_revision):
-        raise UserError(
-            "A drafter or a revision was given without a target; name the target, or leave all of "
-            "them out for the embedded pair."
-        )
+    if embedded and revision:
+        raise UserError("A revision was given without a target; name the target, or leave it out.")
     if draft_revision and not draft_model:
         raise UserError("A draft revision was given without a draft model.")
+    # The drafter first: it is the smaller download, and the likelier one to be refused.
+    draft_path = _drafter_folder(path_or_hf_repo, draft_model, draft_revision)
     if embedded:
         target_path = embedded_target()
-        draft_path = None if draft_model is False else embedded_drafter()
     else:
-        # The drafter first: it is the smaller download, and the likelier one to be refused.
-        draft_path = _drafter_folder(path_or_hf_repo, draft_model, draft_revision)
         files = (*MODEL_FILES, "*.py") if trust_remote_code else MODEL_FILES
         target_path = fetch(path_or_hf_repo, revision, files)
 
@@ -104,12 +101,14 @@ def load(
 
 
 def _drafter_folder(
-    target: str | Path, draft_model: str | Path | Literal[False] | None, revision: str | None
+    target: str | Path | None, draft_model: str | Path | Literal[False] | None, revision: str | None
 ) -> Path | None:
     if draft_model is False:
         return None
     if draft_model is not None:
         return convert_cached(draft_model, revision)
+    if target is None:
+        return embedded_drafter()
     choice = choose_drafter(target)
     _log.info(choice.message)
     return choice.folder

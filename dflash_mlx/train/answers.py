@@ -18,8 +18,10 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..errors import UserError
+from ..decode.sampling import Sampling
+from ..errors import UserError, at_least_one
 from .blocks import Sequence
+from .lines import read_lines, write_lines
 
 Progress = Callable[[int, int], None]
 
@@ -34,6 +36,9 @@ class Writing:
         top_p: nucleus mass; 0 keeps everything.
         seed: of the sampling.
         batch: texts at a time.
+
+    Raises:
+        UserError: a value is out of its range, or has no effect.
     """
 
     max_tokens: int = 512
@@ -41,6 +46,13 @@ class Writing:
     top_p: float = 0.0
     seed: int = 0
     batch: int = 32
+
+    def __post_init__(self) -> None:
+        at_least_one("max_tokens", self.max_tokens)
+        at_least_one("generation_batch", self.batch)
+        Sampling(self.temp, self.top_p, seed=self.seed)
+        if self.top_p and not self.temp:
+            raise UserError("top_p has no effect on greedy answers; give --temp as well.")
 
 
 @dataclass(frozen=True)
@@ -77,9 +89,7 @@ def write_answers(
     Raises:
         UserError: the file was made of other questions or in another way, or is damaged.
     """
-    done = _read(path, _head(questions, writing))
-    if len(done) > len(questions):
-        raise UserError(f"{path} holds more answers than there are questions; remove it.")
+    done = _read(path, questions, writing)
     progress(len(done), len(questions))
     with path.open("a", encoding="utf-8") as file:
         while len(done) < len(questions):
@@ -128,21 +138,21 @@ def _head(questions: list[Question], writing: Writing) -> dict[str, Any]:
     return {"questions": digest.hexdigest(), **vars(writing)}
 
 
-def _read(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
-    """The answers in a file, which is begun if it is not there; a line cut short is cut off."""
-    if not path.exists():
-        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
-        return []
-    *lines, rest = path.read_text(encoding="utf-8").split("\n")
-    if rest:
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    try:
-        found, *answers = map(json.loads, lines)
-    except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); remove it.") from error
+def _read(path: Path, questions: list[Question], writing: Writing) -> list[dict[str, Any]]:
+    """The answers in a file, which is begun if it is not there.
+
+    A batch that is not whole is dropped: the batches after it would be others than without it.
+    """
+    head = _head(questions, writing)
+    found, *answers = read_lines(path, ("question", "answer", "kind"), head=1) or [head]
     if found != head:
         raise UserError(
             f"{path} holds answers to other questions or by other settings; remove it, or give "
             "the same data and options as before."
         )
+    if len(answers) > len(questions):
+        raise UserError(f"{path} holds more answers than there are questions; remove it.")
+    if len(answers) < len(questions):
+        answers = answers[: len(answers) // writing.batch * writing.batch]
+    write_lines(path, [head, *answers])
     return answers

@@ -55,12 +55,19 @@ def restore(folder: Path, updater: Updater) -> Progress:
     """Give the updater what the last checkpoint holds.
 
     Raises:
-        UserError: it is another drafter's.
+        UserError: it is another drafter's, or damaged.
     """
     last = find(folder)
-    state = mx.load(str(last / "state.safetensors"))
+    try:
+        state = mx.load(str(last / "state.safetensors"))
+        progress = Progress(**json.loads((last / "progress.json").read_bytes()))
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{last} is damaged ({error}); remove it, and --resume begins with the first step "
+            "again, with the answers that are there."
+        ) from error
     wanted = {f"parameters.{k}": v.shape for k, v in updater.parameters.items()}
     if wanted != {k: v.shape for k, v in state.items() if k.startswith("parameters.")}:
         raise UserError(f"{last} is of a drafter with other weights.")
     updater.restore(state)
-    return Progress(**json.loads((last / "progress.json").read_text(encoding="utf-8")))
+    return progress

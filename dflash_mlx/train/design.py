@@ -11,10 +11,10 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model
 
-from ..drafter.config import FULL, SLIDING, DrafterConfig
+from ..drafter.config import SLIDING, DrafterConfig
 from ..drafter.model import Drafter
 from ..drafter.rope_config import RopeConfig
-from ..errors import UserError
+from ..errors import UserError, at_least_one
 from ..target.target import Target
 
 LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16
@@ -42,16 +42,24 @@ class Shape:
         causal: whether a row of a block sees only those before it.
         dflash2: whether it has DFlash 2's convolutions and selector, of the published sizes.
         mask_token: stands for a position to be drafted; see :func:`choose_mask_token`.
+
+    Raises:
+        UserError: a number is not above 0.
     """
 
     layers: int | None = None
     taps: tuple[int, ...] | None = None
-    block_size: int = BLOCK_SIZE
+    block_size: int | None = None
     intermediate_size: int | None = None
     window: int | None = None
     causal: bool = False
     dflash2: bool = False
     mask_token: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "block_size", "intermediate_size", "window"):
+            if (value := getattr(self, name)) is not None:
+                at_least_one(name, value)
 
 
 def design(
@@ -80,7 +88,7 @@ def design(
         head_dim=args.get("head_dim") or target.hidden_size // heads,
         rms_norm_eps=args["rms_norm_eps"],
         vocab_size=target.vocab_size,
-        block_size=shape.block_size,
+        block_size=shape.block_size or BLOCK_SIZE,
         mask_token_id=target.vocab_size if mask is None else mask,
         target_layer_ids=shape.taps or default_taps(depth, TAPS),
         num_target_layers=depth,
@@ -88,7 +96,7 @@ def design(
         attention_bias=False,
         max_position_embeddings=context_length,
         has_mask_embedding=mask is None,
-        layer_types=(SLIDING if shape.window else FULL,) * layers if shape.window else (),
+        layer_types=(SLIDING,) * layers if shape.window else (),
         sliding_window=shape.window,
         output_multiplier=args.get("output_multiplier") or 1.0,
         final_logit_softcapping=args.get("final_logit_softcapping"),

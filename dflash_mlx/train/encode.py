@@ -95,10 +95,11 @@ class Encoder:
     def _plain(self, row: Row, messages: list[dict[str, Any]]) -> list[int]:
         """A prompt and its completion for a target that knows no chats."""
         roles = [m["role"] for m in messages]
-        if row.tools or roles not in (["user"], ["user", "assistant"]):
+        text = all(isinstance(m["content"], str) for m in messages)
+        if row.tools or not text or roles not in (["user"], ["user", "assistant"]):
             raise UserError(
-                f"{row.where} is a chat of {', '.join(roles)}, or has tools, but the target has no "
-                "chat template; give a prompt and its completion."
+                f"{row.where} is a chat of {', '.join(roles)}, or has tools or contents other than "
+                "text, but the target has no chat template; give a prompt and its completion."
             )
         tokens = self._tokenizer.encode(messages[0]["content"])
         for answer in messages[1:]:

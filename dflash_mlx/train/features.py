@@ -5,6 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from ..errors import UserError
 from .blocks import Sequence
 from .learner import Features, Learner
 
@@ -18,6 +19,9 @@ class FeatureSource:
         limit: bytes that the folder may come to. When it is full, what is there is used and the
             rest computed: every epoch asks for every sequence once, so that dropping some for
             others would save nothing.
+
+    Raises:
+        UserError: a file is damaged.
     """
 
     def __init__(self, learner: Learner, folder: Path | None = None, limit: int = 0):
@@ -25,6 +29,9 @@ class FeatureSource:
         self._folder = folder
         self._limit = limit
         self._used = 0
+        taps, distils = learner.drafter.config.target_layer_ids, learner.objective.loss == "kl"
+        # Features of another kind may be there, of a run whose options were changed.
+        self._kind = f"{taps} {learner.dtype} {distils}".encode()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             for unfinished in folder.glob("*.partial.safetensors"):
@@ -34,10 +41,13 @@ class FeatureSource:
     def __call__(self, sequence: Sequence) -> Features:
         if self._folder is None:
             return self._learner.features(mx.array(sequence.tokens))
-        name = hashlib.sha256(sequence.tokens.tobytes()).hexdigest()[:32]
+        name = hashlib.sha256(self._kind + sequence.tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}.safetensors"
         if path.exists():
-            arrays = mx.load(str(path))
+            try:
+                arrays = mx.load(str(path))
+            except RuntimeError as error:
+                raise UserError(f"{path} is damaged ({error}); remove it.") from error
             return Features(arrays["taps"], arrays.get("hidden"))
         features = self._learner.features(mx.array(sequence.tokens))
         arrays = {k: v for k, v in features._asdict().items() if v is not None}

@@ -6,6 +6,7 @@ The idea is Magpie's (arXiv 2406.08464): what a chat model has learned to answer
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,6 +16,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..errors import UserError
 from .answers import Progress
+from .lines import read_lines, write_lines
 
 LONGEST = 128
 TEMPERATURE = 1.0
@@ -34,10 +36,10 @@ def invent_prompts(
     path: Path,
     progress: Progress,
 ) -> None:
-    """Write ``count`` different prompts to ``path``, one ``{"prompt": …}`` a line.
+    """Write ``count`` different prompts to ``path``, one ``{"prompt": …, "batch": …}`` a line.
 
-    If the file holds some already, the rest is appended. Prompts that did not come to an end,
-    hold hardly a letter or were there before are dropped.
+    If the file holds the first of them already, the rest is appended; the result is the same.
+    Prompts that did not come to an end, hold hardly a letter or were there before are dropped.
 
     Args:
         model: an mlx-lm model.
@@ -50,28 +52,28 @@ def invent_prompts(
         progress: called with the prompts there are and all.
 
     Raises:
-        UserError: the target only repeats itself.
+        UserError: the target only repeats itself, or the file is damaged.
     """
-    found = _read(path)
-    known = {_digest(prompt) for prompt in found}
-    tries = 0
-    progress(min(len(found), count), count)
+    found = _read(path, count)
+    known = {_digest(line["prompt"]) for line in found}
+    number = found[-1]["batch"] + 1 if found else 0
+    progress(len(found), count)
     with path.open("a", encoding="utf-8") as file:
         while len(found) < count:
-            if tries > 10 * (count + batch):
+            if number * batch > 10 * (count + batch):
                 raise UserError(
-                    f"The target invented only {len(found)} different prompts in {tries} tries; "
-                    "ask for fewer, or give --data."
+                    f"The target invented only {len(found)} different prompts in {number * batch} "
+                    "tries; ask for fewer, or give --data."
                 )
-            # Where a run goes on, it must not draw what it drew before.
-            mx.random.seed(seed + 1_000_003 * len(found) + tries)
-            tries += batch
+            # The noise depends on the number alone, so that a run that goes on draws the same.
+            mx.random.seed(seed + number)
             for prompt in _draw(model, tokenizer, [opening] * batch):
                 if len(found) < count and _digest(prompt) not in known:
                     known.add(_digest(prompt))
-                    found.append(prompt)
-                    file.write(json.dumps({"prompt": prompt}) + "\n")
+                    found.append({"prompt": prompt, "batch": number})
+                    file.write(json.dumps(found[-1]) + "\n")
             file.flush()
+            number += 1
             progress(len(found), count)
 
 
@@ -113,11 +115,10 @@ def _digest(prompt: str) -> str:
     return hashlib.sha256(" ".join(prompt.lower().split()).encode()).hexdigest()
 
 
-def _read(path: Path) -> list[str]:
-    """The prompts that are there; a line cut short is cut off."""
-    if not path.exists():
-        return []
-    *lines, rest = path.read_text(encoding="utf-8").split("\n")
-    if rest:
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return [json.loads(line)["prompt"] for line in lines]
+def _read(path: Path, count: int) -> list[dict[str, Any]]:
+    """The prompts that are there; if there are too few, the last batch may not be whole."""
+    found = read_lines(path, ("prompt", "batch"))
+    if found and len(found) < count:
+        found = [line for line in found if line["batch"] < found[-1]["batch"]]
+    write_lines(path, found)
+    return found

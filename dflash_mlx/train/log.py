@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .lines import read_lines, write_lines
+
 
 class Log:
     """Appends entries with a ``step`` to a file, and keeps them.
@@ -12,16 +14,15 @@ class Log:
         path: the file.
         step: entries after this step are of a run that was interrupted; they are dropped, for the
             steps are taken again.
+
+    Raises:
+        UserError: the file is damaged.
     """
 
     def __init__(self, path: Path, step: int = 0):
         self._path = path
-        self.entries: list[dict[str, Any]] = []
-        if path.exists():
-            *lines, _ = path.read_text(encoding="utf-8").split("\n")
-            self.entries = [e for e in map(json.loads, lines) if e["step"] <= step]
-        text = "".join(json.dumps(entry) + "\n" for entry in self.entries)
-        path.write_text(text, encoding="utf-8")
+        self.entries = [e for e in read_lines(path, ["step"]) if e["step"] <= step]
+        write_lines(path, self.entries)
 
     def add(self, **entry: Any) -> None:
         """Append an entry."""

@@ -52,7 +52,9 @@ class Objective:
             # At 0 one hopeless row takes all weight from those after it.
             raise UserError(f"D-PACE's alpha must be above 0 and at most 1, not {self.alpha}.")
         if not self.temperature > 0:
-            raise UserError(f"The distillation temperature must be above 0, not {self.temperature}")
+            raise UserError(
+                f"The distillation temperature must be above 0, not {self.temperature}."
+            )
 
     def weights(self, ce: mx.array, given: mx.array, active: mx.array) -> mx.array:
         """The rows' weights ``[N, b]``, 0 where inactive; no gradient passes through them.

@@ -1,6 +1,8 @@
 """What a training is asked for, and the record of it that a resumed run is checked against."""
 
+import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,24 @@ from ..convert.writer import DTYPES
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .answers import Writing
-from .design import Shape
+from .design import BLOCK_SIZE, Shape
 from .losses import Objective, default_gamma
 
-# May differ between a run and its continuation: they change no number.
-_FREE = ("resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
+# May differ between a run and its continuation: they change no number, or only by rounding.
+_FREE = ("output", "resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
+# The answers and the invented prompts depend on these, and perhaps took hours.
+_OF_ANSWERS = (
+    "model",
+    "adapter_path",
+    "revision",
+    "template_options",
+    "self_prompts",
+    "max_tokens",
+    "temp",
+    "top_p",
+    "seed",
+    "generation_batch",
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +53,7 @@ class Options:
         init_from: a drafter to begin with.
         shape: of a new drafter.
         loss, weighting, gamma, dpace_alpha, kd_temperature: the objective; gamma None goes by the
-            block size.
+            block size, the others None are 0.5 and 1.
         draft_passes: 2 trains for a second draft pass; None keeps what ``init_from`` has.
         draft_prefix: rows given in the second pass; None for a quarter of the block.
         warm_start: begin a new drafter with the target's own last layers.
@@ -71,8 +86,8 @@ class Options:
     loss: str = "ce"
     weighting: str = "decay"
     gamma: float | None = None
-    dpace_alpha: float = 0.5
-    kd_temperature: float = 1.0
+    dpace_alpha: float | None = None
+    kd_temperature: float | None = None
     draft_passes: int | None = None
     draft_prefix: int | None = None
     warm_start: bool = False
@@ -115,14 +130,16 @@ class Options:
         }
         for name, low in least.items():
             value = getattr(self, name)
-            if value is not None and value < low:
+            if value is not None and not low <= value < math.inf:
                 raise UserError(f"{name} must be {low} or more, not {value}.")
         for name in ("epochs", "learning_rate", "clip", "time_limit"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"{name} must be above 0, not {value}.")
+            if value is not None and not 0 < value < math.inf:
+                raise UserError(f"{name} must be above 0 and finite, not {value}.")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
+        if self.patience and self.held_out == 0:
+            raise UserError("patience has no effect without held-out sequences; leave it out.")
         if self.warmup > 1:
             raise UserError(f"warmup is a fraction of the steps, at most 1, not {self.warmup}.")
         if self.init_from is not None and self.shape != Shape():
@@ -130,10 +147,24 @@ class Options:
                 "A drafter given by --init-from keeps its layers, taps, block size and masks; "
                 "leave those options out."
             )
-
         if self.init_from is not None and self.warm_start:
             raise UserError("A drafter begins by --init-from or by --warm-start, not by both.")
-        self.objective(self.shape.block_size)
+        self._check_objective()
+
+    def _check_objective(self) -> None:
+        """That no part of another objective was given."""
+        parts = {
+            "gamma": ("weighting", "decay"),
+            "dpace_alpha": ("weighting", "dpace"),
+            "kd_temperature": ("loss", "kl"),
+        }
+        for name, (choice, needed) in parts.items():
+            if getattr(self, name) is not None and getattr(self, choice) != needed:
+                raise UserError(
+                    f"{name} has no effect with {choice} {getattr(self, choice)}; leave it out, or "
+                    f"give --{choice} {needed}."
+                )
+        self.objective(self.shape.block_size or BLOCK_SIZE)
 
     def objective(self, block_size: int) -> Objective:
         """The objective for blocks of this size."""
@@ -141,8 +172,8 @@ class Options:
             gamma=default_gamma(block_size) if self.gamma is None else self.gamma,
             loss=self.loss,
             weighting=self.weighting,
-            alpha=self.dpace_alpha,
-            temperature=self.kd_temperature,
+            alpha=0.5 if self.dpace_alpha is None else self.dpace_alpha,
+            temperature=1.0 if self.kd_temperature is None else self.kd_temperature,
         )
 
     def passes(self, config: DrafterConfig) -> DrafterConfig:
@@ -151,26 +182,72 @@ class Options:
             return config
         passes = config.draft_passes if self.draft_passes is None else self.draft_passes
         prefix = self.draft_prefix
+        if passes == 1 and prefix is not None:
+            raise UserError("draft_prefix is for a second pass; give --draft-passes 2 as well.")
+        if passes == 2 and config.block_size < 3:
+            raise UserError(f"Blocks of {config.block_size} are too small for two draft passes.")
         if passes == 2 and prefix is None:
             prefix = config.draft_prefix or max(2, config.block_size // 4)
         return replace(config, draft_passes=passes, draft_prefix=prefix)
 
-    def record(self, path: Path) -> None:
+    def record(self, path: Path, begun: bool) -> None:
         """Write the options to ``path``, or check that they are those written there.
 
-        Raises:
-            UserError: they differ in something that changes the numbers.
-        """
-        mine = {k: v for k, v in json.loads(self._json()).items() if k not in _FREE}
-        if not path.exists():
-            path.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
-            return
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if differing := [k for k in mine if mine[k] != found.get(k)]:
-            raise UserError(
-                f"This training was begun with other values of {', '.join(differing)} (see "
-                f"{path}); give the same, or another output folder."
-            )
+        Args:
+            path: a JSON file.
+            begun: whether steps were taken. Before, only what the answers depend on must be the
+                same.
 
-    def _json(self) -> str:
-        return json.dumps(asdict(self), default=str)
+        Raises:
+            UserError: they differ in something that changes the numbers, or the file is damaged.
+        """
+        mine = self._recorded()
+        if path.exists():
+            found = _read(path)
+            different = [name for name in mine if mine[name] != found.get(name)]
+            if not begun:
+                different = [name for name in different if name in _OF_ANSWERS]
+            if different:
+                raise UserError(
+                    f"This training was begun with other values of {', '.join(different)} (see "
+                    f"{path}); give the same, or another output folder."
+                )
+        path.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
+
+    def _recorded(self) -> dict[str, Any]:
+        """All that numbers depend on, by the names of the command's options."""
+        flat = asdict(self)
+        writing, shape = flat.pop("writing"), flat.pop("shape")
+        writing["generation_batch"] = writing.pop("batch")
+        options = writing | shape | flat
+        for name in ("model", "adapter_path", "init_from"):
+            # The same folder may be named in several ways.
+            if options[name] is not None and Path(options[name]).expanduser().is_dir():
+                options[name] = str(Path(options[name]).expanduser().resolve())
+        options["data"] = _digest(self.data)
+        kept = {name: value for name, value in options.items() if name not in _FREE}
+        return json.loads(json.dumps(kept))
+
+
+def _digest(data: Path | None) -> str | None:
+    """The SHA-256 of the data's files."""
+    if data is None:
+        return None
+    files = [data / "train.jsonl", data / "valid.jsonl"] if data.is_dir() else [data]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes() if file.is_file() else b"")
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(
+            f"{path} is damaged; remove it, and resume with the options that the training was "
+            "begun with."
+        )
+    return found

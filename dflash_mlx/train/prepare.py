@@ -22,6 +22,21 @@ from .world import World
 MOST_HELD_OUT = 32
 
 
+Data = tuple[list[Row], list[Row]]
+
+
+def read_data(path: Path | None) -> Data:
+    """The rows of a file or folder, and those of its ``valid.jsonl``; none without a path.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    if path is None:
+        return [], []
+    valid = path / "valid.jsonl"
+    return read_rows(path), read_rows(valid) if valid.is_file() else []
+
+
 class Preparation:
     """Makes the sequences to train on and those to evaluate on.
 
@@ -29,12 +44,13 @@ class Preparation:
         model: the target, as mlx-lm loads it.
         tokenizer: the target's.
         options: of the training.
+        data: what :func:`read_data` found.
         folder: where invented prompts and answers are kept.
         world: its first process writes them; the others wait and read.
         say: called with a line for the user.
 
     Raises:
-        UserError: the data cannot be read, or the target cannot invent prompts.
+        UserError: the target cannot invent prompts.
     """
 
     def __init__(
@@ -42,6 +58,7 @@ class Preparation:
         model: nn.Module,
         tokenizer: TokenizerWrapper,
         options: Options,
+        data: Data,
         folder: Path,
         world: World,
         say: Callable[[str], None],
@@ -50,9 +67,7 @@ class Preparation:
         self._model, self._tokenizer = model, tokenizer
         self._options, self._folder, self._world = options, folder, world
         self._encoder = Encoder(tokenizer, options.template_options)
-        self._given = read_rows(options.data) if options.data else []
-        valid = options.data and options.data / "valid.jsonl"
-        self._valid = read_rows(valid) if valid and valid.is_file() else []
+        self._given, self._valid = data
         self._opening = opening(tokenizer) if options.self_prompts else []
 
     def sequences(self) -> tuple[list[Sequence], list[Sequence]]:

@@ -1,10 +1,11 @@
 """τ of a pair by real rounds, by kind of prompt and by position."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..errors import UserError
 from ..generation import stream_generate
 from ..pair import Pair
 from ..statistics import Statistics
@@ -39,7 +40,7 @@ def play(
     questions: Iterable[Question],
     block_size: int | None = None,
     **options: object,
-) -> dict[str, Score]:
+) -> Iterator[dict[str, Score]]:
     """Generate the answer to every question, in rounds of one size.
 
     Args:
@@ -49,10 +50,18 @@ def play(
         block_size: rows a round, anchor included; None takes the drafter's.
         options: further ones of :func:`dflash_mlx.stream_generate`.
 
-    Returns:
-        Scores by kind, in the order that the kinds come in.
+    Yields:
+        After each answer, the scores so far by kind, in the order that the kinds come in.
+
+    Raises:
+        UserError: the drafter was not trained for blocks of that size.
     """
     size = pair.drafter.block_size if block_size is None else block_size
+    if not 1 <= size <= pair.drafter.block_size:
+        raise UserError(
+            f"block_size must be between 1 and {pair.drafter.block_size}, which this drafter was "
+            f"trained for, not {size}."
+        )
     scores: dict[str, Score] = {}
     for question in questions:
         score = scores.setdefault(question.kind, Score())
@@ -62,7 +71,7 @@ def play(
         score.seconds += response.generation_tokens / response.generation_tps
         score.rounds.rounds.update(response.statistics.rounds)
         score.rounds.accepted.update(response.statistics.accepted)
-    return scores
+        yield scores
 
 
 def total(scores: dict[str, Score]) -> Score:

@@ -79,14 +79,15 @@ def _parse(line: str, where: str) -> Row:
         raise UserError(f"{where}: tools must be a list.")
     if "messages" in value:
         return Row(where, _messages(value["messages"], where), None, kind, tools)
-    if isinstance(value.get("prompt"), str):
+    for name in ("prompt", "completion", "text"):
+        if name in value and not isinstance(value[name], str):
+            raise UserError(f"{where}: the {name} is no text.")
+    if "prompt" in value:
         messages = [{"role": "user", "content": value["prompt"]}]
         if "completion" in value:
-            if not isinstance(value["completion"], str):
-                raise UserError(f"{where}: the completion is no text.")
             messages.append({"role": "assistant", "content": value["completion"]})
         return Row(where, messages, None, kind, tools)
-    if isinstance(value.get("text"), str):
+    if "text" in value:
         return Row(where, None, value["text"], kind)
     raise UserError(f"{where} has keys {', '.join(value) or 'none'}; it must be {FORMATS}.")
 
@@ -97,6 +98,12 @@ def _messages(value: Any, where: str) -> list[dict[str, Any]]:
     )
     if not well_formed or not value:
         raise UserError(f"{where}: messages must be a list of objects with role and content.")
+    for message in value:
+        content = message["content"]
+        # A message that calls tools may say nothing, and one with images is a list of parts.
+        silent = content is None and message["role"] == "assistant"
+        if not (silent or isinstance(content, str | list)):
+            raise UserError(f"{where}: the content of a message is no text.")
     if len(value) == 1 and value[0]["role"] == "assistant":
         raise UserError(f"{where}: an answer without a question cannot be learned from.")
     return value

@@ -16,6 +16,7 @@ from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
+from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
 from .design import design, new_drafter, warm_start
@@ -25,7 +26,7 @@ from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import Options
 from .output import Output
-from .prepare import Preparation
+from .prepare import Preparation, read_data
 from .trainer import Settings, Trainer
 from .world import World
 
@@ -49,6 +50,8 @@ def train(options: Options, say: Say = print) -> Path:
     say = say if world.is_first else _silent
     folder = options.output / "training"
     _check_output(options, folder)
+    # First of all: it should not wait for a target to be loaded, or downloaded.
+    data = read_data(options.data)
     world.wait()
 
     pair, tokenizer = load(
@@ -61,11 +64,11 @@ def train(options: Options, say: Say = print) -> Path:
     )
     untapped = pair.target
     drafter = _drafter(options, untapped, tokenizer, pair.context_length)
-    preparation = Preparation(pair.model, tokenizer, options, folder, world, say)
+    preparation = Preparation(pair.model, tokenizer, options, data, folder, world, say)
     # Only now: a mistake in the options should leave nothing behind.
     if world.is_first:
         folder.mkdir(parents=True, exist_ok=True)
-        options.record(folder / "options.json")
+        options.record(folder / "options.json", checkpoint.find(folder) is not None)
     world.wait()
     sequences, held_out = preparation.sequences()
     # Without taps, the feature is what comes out of the final norm.
@@ -83,6 +86,10 @@ def train(options: Options, say: Say = print) -> Path:
 
 
 def _check_output(options: Options, folder: Path) -> None:
+    if options.resume and not folder.is_dir():
+        raise UserError(
+            f"{options.output} holds no training to go on with; leave --resume out to begin one."
+        )
     if options.resume:
         return
     if folder.exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
+from tqdm import tqdm
 
 from ..errors import UserError
 from . import checkpoint
@@ -18,6 +19,10 @@ from .log import Log
 from .optimizer import Updater
 from .output import Output
 from .world import World
+
+# Steps between two lines for the user, if they take no more than so many seconds.
+LINE_EVERY = 10
+LONGEST_SILENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Trainer:
         self._output, self._say = output, say
         self.progress = checkpoint.Progress()
         self.log: Log | None = None
-        self._begun = 0.0
+        self._begun = self._reported = 0.0
 
     def run(self) -> str:
         """Train, from the last checkpoint on if there is one.
@@ -105,12 +110,12 @@ class Trainer:
         # The log of a process that does not speak stays out of the way of the first one's.
         name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
         self.log = Log(self.folder / name, self.progress.step)
-        self._begun = time.perf_counter()
+        self._begun = self._reported = time.perf_counter()
         before = self.progress.seconds
         if not resume:
             self._evaluate()
-        reason = "steps"
-        while self.progress.step < self.settings.steps:
+        reason = "patience" if self._is_out_of_patience() else "steps"
+        while reason == "steps" and self.progress.step < self.settings.steps:
             self._step()
             self.progress.seconds = before + time.perf_counter() - self._begun
             last = self.progress.step == self.settings.steps
@@ -123,9 +128,7 @@ class Trainer:
                 self._evaluate(extra=True)
             if last or over or self.progress.step % self.settings.save_every == 0:
                 self._save()
-            if over:
-                reason = over
-                break
+            reason = over or reason
         if self.world.is_first:
             self._output.write_card(self.log)
         return reason
@@ -177,10 +180,12 @@ class Trainer:
         mx.clear_cache()
 
     def _report(self) -> None:
-        """A line after the first step and after every tenth."""
-        step, every = self.progress.step, 10
-        if step == 1 or step % every == 0 or step == self.settings.steps:
-            recent = [e for e in self.log.entries if "loss" in e and e["step"] > step - every]
+        """A line after the first step, after every tenth, and where steps are slow."""
+        step, now = self.progress.step, time.perf_counter()
+        due = step == 1 or step % LINE_EVERY == 0 or step == self.settings.steps
+        if due or now - self._reported > LONGEST_SILENCE:
+            self._reported = now
+            recent = [e for e in self.log.entries if "loss" in e and e["step"] > step - LINE_EVERY]
             seconds = sum(e["seconds"] for e in recent)
             rate = sum(e["tokens"] for e in recent) / seconds
             loss = sum(e["loss"] for e in recent) / len(recent)
@@ -201,7 +206,9 @@ class Trainer:
                 self._keep()
             return
         share = self.world.share(self.held_out)
-        mine = evaluate(self.learner, self.updater.parameters, self.source, share)
+        quiet = None if self.world.is_first else True
+        bar = tqdm(share, "Evaluating", unit="text", delay=2.0, leave=False, disable=quiet)
+        mine = evaluate(self.learner, self.updater.parameters, self.source, bar)
         result = self._together(mine)
         accuracy = [round(a, 4) for a in result["accuracy"]]
         self.log.add(
@@ -240,11 +247,14 @@ class Trainer:
 
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""
-        limit, patience = self.settings.time_limit, self.settings.patience
+        limit = self.settings.time_limit
         seconds = time.perf_counter() - self._begun
         if limit is not None and self.world.any(seconds > limit):
             return "time"
-        return "patience" if patience and self.progress.worse >= patience else ""
+        return "patience" if self._is_out_of_patience() else ""
+
+    def _is_out_of_patience(self) -> bool:
+        return 0 < self.settings.patience <= self.progress.worse
 
     def _save(self) -> None:
         if self.world.is_first:

@@ -198,7 +198,7 @@ def test_auto_is_passed_on(pair, capsys, monkeypatch):
 def test_prompt_that_is_longer_than_a_context_is_left_out(pair, capsys, tmp_path):
     options = ("--kinds", "code,chat", "--context", "60", "--output", tmp_path / "r")
     code, out, _ = run(capsys, *pair, *QUICK[2:], *options)
-    assert code == 0 and "Left out code-1 at 60 tokens" in out
+    assert code == 0 and "Left out prompt code-1 at 60 tokens" in out
     runs = json.loads((tmp_path / "r.json").read_text())["runs"]
     assert {run["kind"] for run in runs} == {"chat"}
     assert all(55 < run["prompt_tokens"] < 68 for run in runs)

@@ -12,7 +12,9 @@ from support.folders import VOCAB, drafter_config, save_drafter, save_target
 from support.grammar import prompts, save_grammar_target
 from support.pairs import tiny_drafter
 
+from dflash_mlx.cli import train as train_command
 from dflash_mlx.cli.main import main
+from dflash_mlx.cli.progress import Progress
 from dflash_mlx.drafter.model import Drafter
 
 
@@ -189,7 +191,26 @@ def test_variants_train_and_generate(variant, tmp_path, capsys):
 MISTAKES = {
     "no data": ([], "nothing to train on"),
     "missing data": (["--data", "none.jsonl"], "no data file"),
+    "missing data and model": (["--data", "none.jsonl", "--model", "./none"], "no data file"),
+    "passes of two": (
+        ["--self-prompts", "1", "--draft-passes", "2", "--block-size", "2"],
+        "too small",
+    ),
     "anchors": (["--self-prompts", "1", "--anchors", "0"], "anchors"),
+    "warm-up, no number": (["--self-prompts", "1", "--warmup", "nan"], "warmup"),
+    "epochs": (["--self-prompts", "1", "--epochs", "inf"], "epochs"),
+    "batch of answers": (["--self-prompts", "1", "--generation-batch", "0"], "generation_batch"),
+    "no answer": (["--self-prompts", "1", "--max-tokens", "0"], "max_tokens"),
+    "temperature": (["--self-prompts", "1", "--temp", "-1"], "temp"),
+    "nucleus": (["--self-prompts", "1", "--temp", "1", "--top-p", "2"], "top_p"),
+    "nucleus without temperature": (["--self-prompts", "1", "--top-p", "0.9"], "--temp"),
+    "layers": (["--self-prompts", "1", "--layers", "0"], "layers"),
+    "width": (["--self-prompts", "1", "--intermediate-size", "0"], "intermediate_size"),
+    "gamma of no decay": (["--self-prompts", "1", "--gamma", "3", "--weighting", "dpace"], "gamma"),
+    "alpha of decay": (["--self-prompts", "1", "--dpace-alpha", "0.2"], "dpace_alpha"),
+    "temperature of ce": (["--self-prompts", "1", "--kd-temperature", "2"], "kd_temperature"),
+    "size beside init": (["--data", "x", "--init-from", "y", "--block-size", "16"], "--init-from"),
+    "patience": (["--self-prompts", "1", "--patience", "1", "--held-out", "0"], "patience"),
     "learning rate": (["--self-prompts", "1", "--learning-rate", "0"], "learning_rate"),
     "warm-up": (["--self-prompts", "1", "--warmup", "2"], "warmup"),
     "taps": (["--self-prompts", "1", "--taps", "a"], "--taps"),
@@ -197,7 +218,7 @@ MISTAKES = {
     "taps not ascending": (["--self-prompts", "1", "--taps", "2,1"], "target_layer_ids"),
     "block size": (["--self-prompts", "1", "--block-size", "1"], "block_size"),
     "mask token": (["--self-prompts", "1", "--mask-token", "999"], "mask_token_id"),
-    "window": (["--self-prompts", "1", "--window", "-1"], "sliding_window"),
+    "window": (["--self-prompts", "1", "--window", "-1"], "window"),
     "loss": (["--self-prompts", "1", "--loss", "mse"], "--loss"),
     "gamma": (["--self-prompts", "1", "--gamma", "-1"], "gamma"),
     "passes": (["--self-prompts", "1", "--draft-passes", "3"], "--draft-passes"),
@@ -227,9 +248,56 @@ def test_other_options_are_refused_on_resume(tmp_path, capsys):
     train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
     train += ["--steps", 2, "--held-out", 1]
     assert run(capsys, *train)[0] == 0
-    code, _, err = run(capsys, *train, "--resume", "--learning-rate", 1e-3, "--batch-size", 4)
-    assert code == 2 and "batch_size, learning_rate" in err
+    code, _, err = run(capsys, *train, "--resume", "--learning-rate", 1e-3, "--max-tokens", 4)
+    assert code == 2 and "max_tokens, learning_rate" in err
     assert run(capsys, *train, "--resume", "--time-limit", 3)[0] == 0
+    data.write_text(data.read_text() + '{"text": "one more"}\n')
+    code, _, err = run(capsys, *train, "--resume")
+    assert code == 2 and "other values of data" in err
+
+
+def test_before_the_first_step_all_but_the_answers_may_change(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"prompt": f"p{i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    train += ["--max-tokens", 8, "--steps", 1]
+    code, _, err = run(capsys, *train, "--held-out", 6)
+    assert code == 2 and "smaller --held-out" in err
+    answers = (tmp_path / "x" / "training" / "answers-train.jsonl").read_text()
+    code, _, err = run(capsys, *train, "--held-out", 2, "--resume", "--temp", 1)
+    assert code == 2 and "other values of temp " in err
+    code, _, err = run(capsys, *train, "--held-out", 2, "--resume")
+    assert code == 0, err
+    assert (tmp_path / "x" / "training" / "answers-train.jsonl").read_text() == answers
+    code, _, err = run(capsys, *train, "--held-out", 1, "--resume")
+    assert code == 2 and "held_out" in err
+
+
+@pytest.mark.parametrize("there", ["nothing", "a model"])
+def test_only_a_training_is_resumed(there, tmp_path, capsys):
+    """A folder of something else, such as a drafter whose training was removed, stays as it is."""
+    save_target(tmp_path / "target")
+    if there == "a model":
+        save_drafter(tmp_path / "x")
+    before = {file: file.read_bytes() for file in tmp_path.glob("x/*")}
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    code, _, err = run(capsys, *train, "--steps", 1, "--resume")
+    assert code == 2 and "no training to go on with" in err
+    assert {file: file.read_bytes() for file in tmp_path.glob("x/*")} == before
+
+
+@pytest.mark.parametrize("name", ["options.json", "progress.json", "state.safetensors"])
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"[1]"])
+def test_a_damaged_training_is_named(name, damage, tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    assert run(capsys, *train, "--steps", 1, "--held-out", 0)[0] == 0
+    [file] = (tmp_path / "x" / "training").rglob(name)
+    file.write_bytes(damage)
+    code, _, err = run(capsys, *train, "--steps", 1, "--held-out", 0, "--resume")
+    assert code == 2 and "is damaged" in err and "remove it" in err
 
 
 def test_evaluate_mistakes(tmp_path, capsys):
@@ -242,8 +310,39 @@ def test_evaluate_mistakes(tmp_path, capsys):
     prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": "abc"}])
     code, _, err = run(capsys, "evaluate", "--model", tmp_path / "target", "--prompts", prompts)
     assert code == 2 and "--draft-model" in err
-    code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, "--limit", 0)
-    assert code == 2 and "limit" in err
+    for option, value in {"limit": 0, "block-size": 9, "temp": -1, "top-p": 0.5}.items():
+        code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, f"--{option}", value)
+        assert code == 2 and option.replace("-", "_") in err and "'auto'" not in err
+
+
+def test_an_interrupted_evaluation_reports_what_it_has(tmp_path, capsys, monkeypatch):
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "old")
+    prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": x, "kind": x} for x in "abc"])
+    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old", "-m", 5]
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "advance", interrupt)
+    code, out, err = run(capsys, "evaluate", *pair, "--prompts", prompts)
+    assert code == 130 and "Interrupted: 1 of 3" in err
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["a", "1", "5"],
+        ["total", "1", "5"],
+    ]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupted_training_says_how_to_go_on(begun, tmp_path, capsys, monkeypatch):
+    def interrupt(options, say):
+        if begun:
+            (options.output / "training").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_command, "train", interrupt)
+    code, _, err = run(capsys, "train", "--output", tmp_path / "x", "--self-prompts", 1)
+    assert code == 130 and ("--resume goes on" in err) == begun
 
 
 def test_a_table(tmp_path, capsys):

@@ -42,6 +42,13 @@ def test_table_is_printed_and_stored(pair, place, capsys):
     assert err == ""
 
 
+def test_what_could_not_be_stored_is_not_said_to_be(pair, place, capsys):
+    place.parent.write_text("no folder")
+    with pytest.warns(UserWarning, match="cannot be stored"):
+        assert main(["tune", *pair]) == 0
+    assert "Stored" not in capsys.readouterr().out
+
+
 def test_progress_is_shown_when_it_takes_long(pair, place, capsys, monkeypatch):
     monkeypatch.setattr(command, "PATIENCE", 0.0)
     assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
@@ -49,6 +56,12 @@ def test_progress_is_shown_when_it_takes_long(pair, place, capsys, monkeypatch):
     assert "Measuring what rounds cost on this machine" in first
     assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_quiet_generation_shows_no_progress(pair, place, capsys, monkeypatch):
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
+    assert main(["generate", *pair, "-p", "hello", "-m", "9", "--quiet"]) == 0
+    assert place.exists() and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("options", [["--no-draft"], ["--block-size", "4"]])

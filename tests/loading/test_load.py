@@ -11,6 +11,7 @@ from support.plain import plain_greedy
 from support.tiny import tiny_model
 
 import dflash_mlx
+from dflash_mlx import loading
 from dflash_mlx.errors import UserError
 from dflash_mlx.loading import load_drafter, make_pair
 
@@ -124,8 +125,14 @@ def test_revision_of_a_folder(target):
     assert "revision" in refused(target, revision="main")
 
 
-def test_drafter_without_target(drafter):
-    assert "without a target" in refused(draft_model=drafter)
+def test_revision_without_target():
+    assert "without a target" in refused(revision="main")
+
+
+def test_the_embedded_target_with_another_drafter(target, drafter, monkeypatch):
+    monkeypatch.setattr(loading, "embedded_target", lambda: target)
+    pair, _ = dflash_mlx.load(draft_model=drafter)
+    assert pair.drafter is not None
 
 
 def test_draft_revision_without_drafter(target):

@@ -10,6 +10,7 @@ from support.tokenizer import EOS, byte_tokenizer
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.answers import Question, Writing, write_answers
 from dflash_mlx.train.invent import invent_prompts, opening
+from dflash_mlx.train.lines import read_lines, write_lines
 
 VOCAB = 260
 QUESTIONS = [Question([*text.encode()], text[:1]) for text in ("ab", "bcd", "c", "defg", "e")]
@@ -48,12 +49,13 @@ def test_an_end_token_is_learned(model, tmp_path):
     assert sequence.tokens.tolist() == [*QUESTIONS[0].tokens, *first[: first.index(first[3])], EOS]
 
 
+@pytest.mark.parametrize("there", [2, 3])
 @pytest.mark.parametrize("temp", [0.0, 1.0])
-def test_an_interrupted_file_goes_on(model, tmp_path, temp):
+def test_an_interrupted_file_goes_on(model, tmp_path, temp, there):
     whole = write(model, tmp_path / "whole", temp=temp)
     lines = (tmp_path / "whole").read_text().splitlines(keepends=True)
-    # Two answers are there, and the third was cut short.
-    (tmp_path / "part").write_text("".join(lines[:3]) + lines[3][:9])
+    # A batch of two answers is there, perhaps one of the next, and one that was cut short.
+    (tmp_path / "part").write_text("".join(lines[: 1 + there]) + lines[1 + there][:9])
     seen = []
     again = write(model, tmp_path / "part", seen=seen, temp=temp)
     assert seen == [(2, 5), (4, 5), (5, 5)]
@@ -80,8 +82,38 @@ def test_a_file_of_other_questions_is_refused(model, tmp_path):
 def test_a_damaged_file_is_refused(model, tmp_path):
     write(model, tmp_path / "a")
     (tmp_path / "a").write_text((tmp_path / "a").read_text().replace("[", "{", 1))
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match="damaged in line 2"):
         write(model, tmp_path / "a")
+    (tmp_path / "a").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="damaged in line 1"):
+        write(model, tmp_path / "a")
+
+
+def test_a_whole_file_is_not_written_again(model, tmp_path):
+    """Other processes read it at the same time."""
+    write(model, tmp_path / "a")
+    before = (tmp_path / "a").stat().st_mtime_ns
+    write_lines(tmp_path / "a", read_lines(tmp_path / "a", []))
+    assert (tmp_path / "a").stat().st_mtime_ns == before
+
+
+def test_a_file_is_written_anew_in_one_step(tmp_path, monkeypatch):
+    """What took the target hours is not lost if the process ends here."""
+    write_lines(tmp_path / "a", [{"x": 1}])
+
+    def die(self, data):
+        self.open("wb").close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", die)
+    with pytest.raises(KeyboardInterrupt):
+        write_lines(tmp_path / "a", [{"x": 2}])
+    assert read_lines(tmp_path / "a", ["x"]) == [{"x": 1}]
+
+
+def test_an_empty_file_is_begun(model, tmp_path):
+    (tmp_path / "a").touch()
+    assert len(write(model, tmp_path / "a")) == len(QUESTIONS)
 
 
 def inventor():
@@ -99,13 +131,20 @@ def prompts(path):
 def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
     path, tokenizer = tmp_path / "prompts", inventor()
     assert opening(tokenizer) == [*b"<"]
-    invent_prompts(model, tokenizer, opening(tokenizer), 3, 0, 32, path, lambda *_: None)
-    first = prompts(path)
-    path.write_text(path.read_text() + '{"prompt": "cut')
-    invent_prompts(model, tokenizer, opening(tokenizer), 6, 0, 32, path, lambda *_: None)
+    invent_prompts(model, tokenizer, opening(tokenizer), 9, 0, 4, path, lambda *_: None)
+    whole = path.read_text()
+    lines = whole.splitlines(keepends=True)
     found = prompts(path)
-    assert found[:3] == first and len(set(found)) == len(found) == 6
+    assert len(set(found)) == len(found) == 9
     assert all(sum(map(str.isalpha, text)) >= 8 for text in found)
+    assert json.loads(lines[-1])["batch"] > json.loads(lines[0])["batch"]
+    for there in range(9):
+        path.write_text("".join(lines[:there]) + lines[there][:9])
+        invent_prompts(model, tokenizer, opening(tokenizer), 9, 0, 4, path, lambda *_: None)
+        assert path.read_text() == whole
+    path.write_text("{}\n")
+    with pytest.raises(UserError, match="damaged in line 1"):
+        invent_prompts(model, tokenizer, opening(tokenizer), 9, 0, 4, path, lambda *_: None)
 
 
 def test_a_target_without_template_cannot_invent():

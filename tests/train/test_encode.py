@@ -110,6 +110,8 @@ def test_without_a_template():
     sequence = encoder(None).sequence(row(pair))
     assert sequence.tokens.tolist() == [*b"abcd", EOS] and supervised(sequence) == "cd$"
     assert encoder(None).question(row(pair)) == [*b"ab"]
+    with pytest.raises(UserError, match="contents other than text"):
+        encoder(None).question(row([{"role": "user", "content": [{"type": "text"}]}]))
     with pytest.raises(UserError, match="no chat template"):
         encoder(None).sequence(row(CHAT))
 

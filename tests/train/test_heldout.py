@@ -79,7 +79,8 @@ def test_simulated_and_real_tau_agree(texts, kind):
     # The learner's drafter holds the trained parameters; its projections are stacked only now.
     with make_pair(model, drafter) as pair:
         questions = [Question(prompt, "all") for prompt, _ in texts]
-        real = total(play(pair, byte_tokenizer(), questions, max_tokens=N))
+        *_, scores = play(pair, byte_tokenizer(), questions, max_tokens=N)
+        real = total(scores)
     assert simulated.tau > 1.3
     assert simulated.tokens == real.tokens == N * len(texts)
     # Rounding differs between the two forwards, so a round in a hundred may.

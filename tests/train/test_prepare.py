@@ -11,7 +11,7 @@ from dflash_mlx.errors import UserError
 from dflash_mlx.train.answers import Writing
 from dflash_mlx.train.blocks import Sequence
 from dflash_mlx.train.options import Options
-from dflash_mlx.train.prepare import Preparation
+from dflash_mlx.train.prepare import Preparation, read_data
 from dflash_mlx.train.world import World
 
 CHAT = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
@@ -36,10 +36,9 @@ def prepare(
     tokenizer.has_chat_template = template is not None
     given = {"data": data if files else None, "writing": Writing(max_tokens=6, batch=4)} | options
     made = Options(output=folder / "out", **given)
-    return (
-        *Preparation(model, tokenizer, made, folder, World(), said.append).sequences(),
-        said,
-    )
+    rows = read_data(made.data)
+    preparation = Preparation(model, tokenizer, made, rows, folder, World(), said.append)
+    return *preparation.sequences(), said
 
 
 def texts(sequences: list[Sequence]) -> list[str]:

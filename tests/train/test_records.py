@@ -3,8 +3,10 @@
 import json
 
 import mlx.core as mx
+import pytest
 from support.training import random_text, tiny_learner
 
+from dflash_mlx.errors import UserError
 from dflash_mlx.train.chart import HEIGHT, WIDTH, chart
 from dflash_mlx.train.features import FeatureSource
 from dflash_mlx.train.log import Log
@@ -21,6 +23,13 @@ def test_a_log_drops_what_will_come_again(tmp_path):
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert entries == again.entries
     assert again.curve("loss") == [(1, 1.0), (2, 0.5)] and again.curve("tau") == [(3, 1.5)]
+
+
+@pytest.mark.parametrize("damage", [b'{"a', b"[1]", b"{}", b"\xff"])
+def test_a_damaged_log_is_refused(damage, tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\n' + damage + b"\n")
+    with pytest.raises(UserError, match="damaged in line 2"):
+        Log(tmp_path / "log.jsonl", 3)
 
 
 def test_a_new_log_is_empty(tmp_path):
@@ -55,6 +64,21 @@ def test_the_feature_cache_is_bounded(tmp_path):
             assert mx.array_equal(source(text).taps, taps)
         assert len(list(folder.iterdir())) == 2
     assert sum(f.stat().st_size for f in folder.iterdir()) <= 2.5 * size
+
+
+def test_features_of_another_kind_are_not_taken(tmp_path):
+    text = random_text()
+    FeatureSource(tiny_learner(), tmp_path, 10**9)(text)
+    assert FeatureSource(tiny_learner(objective={"loss": "kl"}), tmp_path, 10**9)(text).hidden.any()
+
+
+def test_damaged_features_are_named(tmp_path):
+    learner, text = tiny_learner(), random_text()
+    FeatureSource(learner, tmp_path, 10**9)(text)
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(UserError, match="is damaged"):
+        FeatureSource(learner, tmp_path, 10**9)(text)
 
 
 def test_an_unfinished_file_is_not_read(tmp_path):

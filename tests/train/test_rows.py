@@ -48,6 +48,10 @@ MISTAKES = {
     ),
     "no messages": ({"messages": []}, "role and content"),
     "an answer alone": ({"messages": [{"role": "assistant", "content": "x"}]}, "without a quest"),
+    "a prompt that is no text": ({"prompt": ["a"], "completion": "b"}, "the prompt is no text"),
+    "a text that is no text": ({"text": 3}, "the text is no text"),
+    "a message that is no text": ({"messages": [{"role": "user", "content": 5}]}, "content"),
+    "a user who says nothing": ({"messages": [{"role": "user", "content": None}]}, "content"),
     "a completion that is no text": ({"prompt": "a", "completion": 3}, "completion"),
 }
 

@@ -8,6 +8,7 @@ import pytest
 from support.training import random_text, tiny_learner
 
 from dflash_mlx.errors import UserError
+from dflash_mlx.train import trainer
 from dflash_mlx.train.features import FeatureSource
 from dflash_mlx.train.optimizer import Updater, warmup_cosine
 from dflash_mlx.train.trainer import Settings, Trainer
@@ -131,6 +132,9 @@ def test_patience(tmp_path, monkeypatch):
     )
     assert made.trainer.run() == "patience"
     assert made.trainer.progress.step == 4
+    # It has stopped, and stays so.
+    again = Made(tmp_path, patience=1)
+    assert again.trainer.run() == "patience" and again.trainer.progress.step == 4
 
 
 def test_the_time_limit_leaves_a_checkpoint(tmp_path):
@@ -180,3 +184,13 @@ def test_lines_for_the_user(tmp_path):
     made.trainer.run()
     assert made.said[0].startswith("step 0: held-out loss") and "simulated τ" in made.said[0]
     assert any(line.startswith("step 6/6: loss") for line in made.said)
+
+
+@pytest.mark.parametrize(("silence", "steps"), [(1e9, [1, 6]), (0.0, [1, 2, 3, 4, 5, 6])])
+def test_slow_steps_have_a_line_each(silence, steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "LONGEST_SILENCE", silence)
+    made = Made(tmp_path)
+    made.trainer.run()
+    assert [line.split(":")[0] for line in made.said if "learning rate" in line] == [
+        f"step {step}/6" for step in steps
+    ]
