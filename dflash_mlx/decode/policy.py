@@ -13,8 +13,8 @@ from .acceptance import Acceptance
 # further share that may be lost by drafts that seem to pay.
 PROBE_ALLOWANCE = 0.018
 DRAFT_ALLOWANCE = 0.008
-# Plain steps that may be lost before any were earned: where drafting is not expected to pay, the
-# more for every plain step that it is expected to gain in the time of one, and at most.
+# Plain steps that may be lost before any were earned: where drafting is not expected to pay; how
+# many more for each token that it is expected to gain in a plain step's time; and at most.
 DOUBTFUL_CREDIT = 0.5
 CREDIT_A_GAIN = 20.0
 CREDIT = 2.0

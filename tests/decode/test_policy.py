@@ -174,6 +174,19 @@ def test_a_pair_known_to_draft_badly_starts_plainly_and_probes_little():
         assert outcome.milliseconds / 45 <= 1.018 * tokens + 0.5 + 1e-6
 
 
+@pytest.mark.parametrize("acceptance", [0.2, 0.3, 0.4, 0.5, 0.7])
+@every_machine
+def test_little_is_risked_for_a_little_gain(machine, acceptance):
+    machine = MACHINES[machine]
+    costs = machine.costs(512)
+    emitted = [sum(acceptance**j for j in range(rows)) for rows in machine.sizes]
+    gain = max(n * costs[1] / costs[rows] for n, rows in zip(emitted, machine.sizes, strict=True))
+    policy = BlockController(machine.sizes, machine.costs, acceptance)
+    outcome = decode(policy, Text(40, steady(0.0)), machine.cost)
+    credit = min(0.5 + 20 * (gain - 1), 2)
+    assert outcome.milliseconds / costs[1] <= 1.026 * outcome.tokens + credit + 1e-6
+
+
 def test_where_no_size_can_pay_nothing_is_drafted():
     machine = MACHINES["m1"]
     outcome = controlled(machine, Text(1000, steady(0.95)))
