@@ -1,8 +1,9 @@
 """Where a training step's time goes: target, drafter, head loss, and the matrix products in them.
 
-    python benchmarks/train.py [--model … --draft-model …] [--tokens 512] [--anchors 64]
+    python benchmarks/train.py [--model … --draft-model … | --size 1.7B] [--tokens N] [--anchors N]
 
-Without a model the embedded pair is measured. Each part is timed by itself on one sequence of
+Without a model the embedded pair is measured, or with ``--size`` a target of that size with random
+weights and a new drafter for it. Each part is timed by itself on one sequence of
 random tokens; the products' time is their operations, counted from the shapes, at the fastest rate
 that a large product of the same dtype reaches on this machine. Beside it stands what MLX takes for
 the forward's softmax and SwiGLU alone, which on a CPU are computed one number at a time.
@@ -18,13 +19,16 @@ import numpy as np
 from common import machine
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
+from qwen3 import random_qwen3
 
 from dflash_mlx import load
 from dflash_mlx.convert.cached import convert_cached
+from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.embedded import embedded_drafter
 from dflash_mlx.loading import load_drafter
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Blocks, Sequence, sample_blocks
+from dflash_mlx.train.design import Shape, design, new_drafter
 from dflash_mlx.train.learner import Features, Learner, Sums
 from dflash_mlx.train.losses import Objective, default_gamma
 from dflash_mlx.train.optimizer import Updater
@@ -35,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model")
     parser.add_argument("--draft-model")
+    parser.add_argument("--size", choices=("1.7B", "4B"), help="of Qwen3, with random weights")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--anchors", type=int, default=64)
     parser.add_argument("--chunk-blocks", type=int, default=64)
@@ -70,14 +75,29 @@ def main() -> None:
 
 
 def make_learner(args: argparse.Namespace) -> Learner:
-    """The pair's drafter, dequantized, as the trainer has it."""
-    pair, _ = load(args.model, False)
-    path = convert_cached(args.draft_model) if args.draft_model else embedded_drafter()
-    drafter = dequantize_model(load_drafter(path))
-    target = Target(pair.model, drafter.config.target_layer_ids)
+    """The pair's drafter as the trainer has it."""
+    target, drafter = random_pair(args.size) if args.size else real_pair(args)
     dtype = mx.float32 if mx.default_device() == mx.cpu else target.dtype
     objective = Objective(default_gamma(drafter.config.block_size))
     return Learner(drafter, target, objective, args.chunk_blocks, dtype)
+
+
+def real_pair(args: argparse.Namespace) -> tuple[Target, Drafter]:
+    """A target and its drafter, dequantized."""
+    pair, _ = load(args.model, False)
+    path = convert_cached(args.draft_model) if args.draft_model else embedded_drafter()
+    drafter = dequantize_model(load_drafter(path))
+    return Target(pair.model, drafter.config.target_layer_ids), drafter
+
+
+def random_pair(size: str) -> tuple[Target, Drafter]:
+    """A target of a size and a new drafter for it, as ``dflash-mlx train`` designs one."""
+    model = random_qwen3(size)
+    # Which token is the mask takes no time, so no tokenizer is asked for one.
+    shape = Shape(mask_token=151669)
+    config = design(Target(model), None, None, shape)
+    target = Target(model, config.target_layer_ids)
+    return target, new_drafter(config, target, seed=0)
 
 
 def measure(learner: Learner, text: Sequence, blocks: Blocks, repeats: int) -> dict[str, float]:

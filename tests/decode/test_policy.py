@@ -69,7 +69,7 @@ def test_steady_texts(machine, text, tokens):
     # The luck of one text is not the controller's doing. What a short text spends on finding its
     # size weighs more, where a draft is dear.
     assert mean(to_best) >= (0.95 if tokens >= 1000 or machine in CHEAP else 0.92)
-    assert min(to_best) >= 0.88
+    assert min(to_best) >= (0.94 if tokens >= 1000 else 0.88)
     assert min(to_plain) >= 0.97
 
 
