@@ -14,6 +14,7 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..chat import TEMPLATE_ERRORS
 from ..errors import UserError
 from .answers import Progress
 from .lines import read_lines, write_lines
@@ -81,13 +82,20 @@ def opening(tokenizer: TokenizerWrapper) -> list[int]:
     """The chat template's tokens up to where a user's message begins.
 
     Raises:
-        UserError: the target has no chat template, or none that shows it.
+        UserError: the target has no chat template, or it fails, or does not show it.
     """
     if not tokenizer.has_chat_template:
         raise UserError(
             "The target has no chat template, so it cannot invent prompts; give --data."
         )
-    text = tokenizer.apply_chat_template([{"role": "user", "content": _PLACE}], tokenize=False)
+    chat = [{"role": "user", "content": _PLACE}]
+    try:
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+    except TEMPLATE_ERRORS as error:
+        raise UserError(
+            f"The target's chat template cannot be applied ({error}), so it cannot invent prompts; "
+            "give --data."
+        ) from error
     before, there, _ = text.partition(_PLACE)
     if not there or not before:
         raise UserError("The target's chat template hides where a prompt begins; give --data.")

@@ -150,3 +150,10 @@ def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
 def test_a_target_without_template_cannot_invent():
     with pytest.raises(UserError, match="no chat template"):
         opening(byte_tokenizer())
+
+
+def test_a_target_whose_template_fails_cannot_invent():
+    tokenizer = inventor()
+    tokenizer._tokenizer.chat_template = "{{ raise_exception('never') }}"
+    with pytest.raises(UserError, match=r"cannot be applied \(never\).*give --data"):
+        opening(tokenizer)
