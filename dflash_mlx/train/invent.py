@@ -16,6 +16,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..chat import TEMPLATE_ERRORS
 from ..errors import UserError
+from ..wording import counted
 from .answers import Progress
 from .lines import read_lines, write_lines
 
@@ -63,8 +64,8 @@ def invent_prompts(
         while len(found) < count:
             if number * batch > 10 * (count + batch):
                 raise UserError(
-                    f"The target invented only {len(found)} different prompts in {number * batch} "
-                    "tries; ask for fewer, or give --data."
+                    f"The target invented only {counted(len(found), 'different prompt')} in "
+                    f"{number * batch} tries; ask for fewer, or give --data."
                 )
             # The noise depends on the number alone, so that a run that goes on draws the same.
             mx.random.seed(seed + number)

@@ -16,6 +16,7 @@ from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
 from ..target.target import Target
+from ..wording import counted
 from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
@@ -210,7 +211,7 @@ def _describe(
     weights = sum(w.size for _, w in tree_flatten(drafter.parameters()))
     mask = "own embedding" if config.has_mask_embedding else f"token {config.mask_token_id}"
     say(
-        f"Drafter: {weights:,} weights, {config.num_hidden_layers} layers, block "
+        f"Drafter: {weights:,} weights, {counted(config.num_hidden_layers, 'layer')}, block "
         f"size {config.block_size}, taps {list(config.target_layer_ids)} of {target.num_layers}, "
         f"mask {mask}, intermediate size {config.intermediate_size}, window "
         f"{config.sliding_window or 'none'}, "
@@ -220,7 +221,10 @@ def _describe(
     for name, part in (("Training", sequences), ("Held out", held_out)):
         tokens = sum(len(s.tokens) for s in part)
         answers = sum(int(s.supervised.sum()) for s in part)
-        say(f"{name}: {len(part)} sequences, {tokens} tokens, {answers} of them answers")
+        say(
+            f"{name}: {counted(len(part), 'sequence')}, {counted(tokens, 'token')}, {answers} of "
+            "them answers"
+        )
 
 
 def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None:
@@ -228,9 +232,9 @@ def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None
     why = {
         "steps": "all steps are taken",
         "time": "the time limit is reached; --resume goes on",
-        "patience": f"no better τ in {trainer.settings.patience} evaluations",
+        "patience": f"no better τ in {counted(trainer.settings.patience, 'evaluation')}",
     }[reason]
-    say(f"Stopped after {progress.step} steps: {why}.")
+    say(f"Stopped after {counted(progress.step, 'step')}: {why}.")
     if trainer.held_out:
         say(chart("simulated τ", trainer.log.curve("tau")))
         say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")

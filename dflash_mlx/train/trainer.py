@@ -10,6 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..errors import UserError
+from ..wording import counted
 from . import checkpoint
 from .blocks import Sequence, sample_blocks
 from .features import FeatureSource
@@ -84,8 +85,8 @@ class Trainer:
     ):
         if settings.batch_size % world.size:
             raise UserError(
-                f"A batch of {settings.batch_size} sequences cannot be shared by {world.size} "
-                "processes; give a multiple."
+                f"A batch of {counted(settings.batch_size, 'sequence')} cannot be shared by "
+                f"{world.size} processes; give a multiple."
             )
         self.learner, self.updater, self.source = learner, updater, source
         self.sequences, self.held_out = sequences, held_out

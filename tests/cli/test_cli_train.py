@@ -162,6 +162,7 @@ def test_answers_in_the_data_are_used(tmp_path, capsys):
     code, out, _ = run(capsys, *train, "--output", tmp_path / "a", "--held-out", 1)
     # The answer and its end token.
     assert code == 0 and "Training: 5 sequences, 45 tokens, 35 of them answers" in out
+    assert "Held out: 1 sequence, 9 tokens" in out and "Stopped after 1 step: " in out
     assert not list((tmp_path / "a" / "training").glob("answers*"))
     assert run(capsys, *train, "--output", tmp_path / "b", "--regenerate")[0] == 0
     assert list((tmp_path / "b" / "training").glob("answers*"))
