@@ -4,7 +4,6 @@ The idea is Magpie's (arXiv 2406.08464): what a chat model has learned to answer
 """
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from ..chat import TEMPLATE_ERRORS
 from ..errors import UserError
 from ..wording import counted
 from .answers import Progress
-from .lines import read_lines, write_lines
+from .lines import append_lines, read_lines, write_lines
 
 LONGEST = 128
 TEMPERATURE = 1.0
@@ -54,29 +53,28 @@ def invent_prompts(
         progress: called with the prompts there are and all.
 
     Raises:
-        UserError: the target only repeats itself, or the file is damaged.
+        UserError: the target only repeats itself, or the file is damaged or cannot be written.
     """
     found = _read(path, count)
     known = {_digest(line["prompt"]) for line in found}
     number = found[-1]["batch"] + 1 if found else 0
     progress(len(found), count)
-    with path.open("a", encoding="utf-8") as file:
-        while len(found) < count:
-            if number * batch > 10 * (count + batch):
-                raise UserError(
-                    f"The target invented only {counted(len(found), 'different prompt')} in "
-                    f"{number * batch} tries; ask for fewer, or give --data."
-                )
-            # The noise depends on the number alone, so that a run that goes on draws the same.
-            mx.random.seed(seed + number)
-            for prompt in _draw(model, tokenizer, [opening] * batch):
-                if len(found) < count and _digest(prompt) not in known:
-                    known.add(_digest(prompt))
-                    found.append({"prompt": prompt, "batch": number})
-                    file.write(json.dumps(found[-1]) + "\n")
-            file.flush()
-            number += 1
-            progress(len(found), count)
+    while len(found) < count:
+        if number * batch > 10 * (count + batch):
+            raise UserError(
+                f"The target invented only {counted(len(found), 'different prompt')} in "
+                f"{number * batch} tries; ask for fewer, or give --data."
+            )
+        # The noise depends on the number alone, so that a run that goes on draws the same.
+        mx.random.seed(seed + number)
+        before = len(found)
+        for prompt in _draw(model, tokenizer, [opening] * batch):
+            if len(found) < count and _digest(prompt) not in known:
+                known.add(_digest(prompt))
+                found.append({"prompt": prompt, "batch": number})
+        append_lines(path, found[before:])
+        number += 1
+        progress(len(found), count)
 
 
 def opening(tokenizer: TokenizerWrapper) -> list[int]:

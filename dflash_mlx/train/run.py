@@ -21,6 +21,7 @@ from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
 from .design import design, new_drafter, warm_start
+from .disk import writing
 from .features import FeatureSource
 from .learner import Learner, check_trainable
 from .losses import Objective
@@ -68,7 +69,8 @@ def train(options: Options, say: Say = print) -> Path:
     preparation = Preparation(pair.model, tokenizer, options, data, folder, world, say)
     # Only now: a mistake in the options should leave nothing behind.
     if world.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         options.record(folder / "options.json", checkpoint.find(folder) is not None)
     world.wait()
     sequences, held_out = preparation.sequences()
