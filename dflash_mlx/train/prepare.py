@@ -96,21 +96,23 @@ class Preparation:
         rows = self._given
         if options.self_prompts:
             path = self._folder / "prompts.jsonl"
-            if self._world.is_first:
-                with bar("Inventing prompts", "prompt") as progress:
-                    invent_prompts(
-                        self._model,
-                        self._tokenizer,
-                        self._opening,
-                        options.self_prompts,
-                        options.seed,
-                        options.writing.batch,
-                        path,
-                        progress,
-                    )
-            self._world.wait()
+            self._world.first(lambda: self._invent(path))
             rows = rows + read_rows(path)
         return rows
+
+    def _invent(self, path: Path) -> None:
+        options = self._options
+        with bar("Inventing prompts", "prompt") as progress:
+            invent_prompts(
+                self._model,
+                self._tokenizer,
+                self._opening,
+                options.self_prompts,
+                options.seed,
+                options.writing.batch,
+                path,
+                progress,
+            )
 
     def _answered(self, rows: list[Row], name: str) -> list[Sequence]:
         """The rows as sequences with answers, cut to length; those too short are dropped."""
@@ -162,12 +164,11 @@ class Preparation:
                 self._model, self._tokenizer, questions, writing, end, path, progress
             )
 
-        sequences = []
-        if self._world.is_first:
+        def write_first() -> list[Sequence]:
             with bar("Answering", "answer") as progress:
-                sequences = write(progress)
-        self._world.wait()
-        return sequences or write(lambda done, total: None)
+                return write(progress)
+
+        return self._world.first(write_first) or write(lambda done, total: None)
 
 
 def _cut(sequence: Sequence, length: int) -> Sequence:

@@ -15,6 +15,7 @@ from ..drafter.model import Drafter
 from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
+from ..pair import Pair
 from ..target.target import Target
 from ..wording import counted
 from . import checkpoint
@@ -28,7 +29,7 @@ from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import Options
 from .output import Output
-from .prepare import Preparation, read_data
+from .prepare import Data, Preparation, read_data
 from .trainer import Settings, Trainer
 from .world import World
 
@@ -47,33 +48,23 @@ def train(options: Options, say: Say = print) -> Path:
 
     Raises:
         UserError: an option does not fit the target or the data, or training cannot go on.
+        PeerStopped: that, or anything else, has ended another process of this training.
     """
     world = World()
-    say = say if world.is_first else _silent
-    folder = options.output / "training"
-    _check_output(options, folder)
-    # First of all: it should not wait for a target to be loaded, or downloaded.
-    data = read_data(options.data)
-    world.wait()
+    with world.together():
+        _train(options, world, say if world.is_first else _silent)
+    return options.output
 
-    pair, tokenizer = load(
-        options.model,
-        False,
-        adapter_path=options.adapter_path,
-        revision=options.revision,
-        trust_remote_code=options.trust_remote_code,
-        tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
-    )
-    untapped = pair.target
-    drafter = _drafter(options, untapped, tokenizer, pair.context_length)
-    preparation = Preparation(pair.model, tokenizer, options, data, folder, world, say)
+
+def _train(options: Options, world: World, say: Say) -> None:
+    folder = options.output / "training"
+    # First of all: it should not wait for a target to be loaded, or downloaded.
+    data = world.agree(lambda: _data(options, folder, world))
+    pair, drafter, preparation = world.agree(lambda: _begin(options, data, folder, world, say))
     # Only now: a mistake in the options should leave nothing behind.
-    if world.is_first:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        options.record(folder / "options.json", checkpoint.find(folder) is not None)
-    world.wait()
+    world.first(lambda: _record(options, folder))
     sequences, held_out = preparation.sequences()
+    untapped = pair.target
     # Without taps, the feature is what comes out of the final norm.
     taps = drafter.config.target_layer_ids or (untapped.num_layers,)
     target = Target(pair.model, taps, untapped.family)
@@ -85,7 +76,38 @@ def train(options: Options, say: Say = print) -> Path:
     finally:
         target.release()
     _conclude(trainer, reason, options, say)
-    return options.output
+
+
+def _data(options: Options, folder: Path, world: World) -> Data:
+    """The data, where all that can be told without a target is in order."""
+    _check_output(options, folder)
+    if options.batch_size % world.size:
+        raise UserError(
+            f"A batch of {counted(options.batch_size, 'sequence')} cannot be shared by "
+            f"{world.size} processes; give a multiple."
+        )
+    return read_data(options.data)
+
+
+def _begin(
+    options: Options, data: Data, folder: Path, world: World, say: Say
+) -> tuple[Pair, Drafter, Preparation]:
+    pair, tokenizer = load(
+        options.model,
+        False,
+        adapter_path=options.adapter_path,
+        revision=options.revision,
+        trust_remote_code=options.trust_remote_code,
+        tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
+    )
+    drafter = _drafter(options, pair.target, tokenizer, pair.context_length)
+    return pair, drafter, Preparation(pair.model, tokenizer, options, data, folder, world, say)
+
+
+def _record(options: Options, folder: Path) -> None:
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    options.record(folder / "options.json", checkpoint.find(folder) is not None)
 
 
 def _check_output(options: Options, folder: Path) -> None:
