@@ -63,7 +63,7 @@ def check_fit(models: Mapping[str, tuple[str, str | None]], context: int) -> Fin
         return Finding("fit", "fault", f"{text} {advice}", data)
     if total > limit * _TIGHT:
         return Finding("fit", "advice", f"{text} That is tight: close other programs.", data)
-    return Finding("fit", "ok", f"{text} They fit.", data)
+    return Finding("fit", "ok", f"{text} They fit in memory.", data)
 
 
 def memory_limit() -> int:

@@ -1,12 +1,27 @@
 """Whether a drafter was made for a target."""
 
+from typing import Protocol
+
 from ..errors import UserError
-from ..target.target import Target
 from ..wording import counted
 from .config import DrafterConfig
 
 
-def check_pair(config: DrafterConfig, target: Target) -> None:
+class Sizes(Protocol):
+    """What is asked of a target, which may not be loaded yet."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding table."""
+
+
+def check_pair(config: DrafterConfig, target: Sizes) -> None:
     """Check that a drafter was made for this target.
 
     Raises:
@@ -38,7 +53,7 @@ def check_pair(config: DrafterConfig, target: Target) -> None:
         )
 
 
-def _check_width(config: DrafterConfig, target: Target) -> None:
+def _check_width(config: DrafterConfig, target: Sizes) -> None:
     width = target.hidden_size
     if config.target_hidden_size != width:
         taps = "each of its taps is" if config.target_layer_ids else "its features are"
