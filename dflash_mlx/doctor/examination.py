@@ -6,6 +6,7 @@ from .blas import check_blas
 from .caches import check_hub_cache, check_leftovers, check_own_cache
 from .finding import Finding
 from .fit import check_fit
+from .kernels import check_kernels
 from .pairing import check_pairing
 from .system import check_backend, check_machine, check_packages
 from .trial import check_trial
@@ -36,6 +37,8 @@ def examine(
         pairing = check_pairing(models)
         if pairing is not None:
             yield pairing
-        # What is not a pair needs no memory.
+        # Of what is not a pair there is no more to say.
         if pairing is None or pairing.status != "fault":
+            if (kernels := check_kernels(models)) is not None:
+                yield kernels
             yield check_fit(models, context)
