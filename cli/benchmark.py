@@ -24,6 +24,7 @@ from ..measure.run import Case
 from ..measure.tables import text_report
 from ..pair import Pair
 from ..request import at_least_one
+from ..wording import counted
 from .options import (
     add_model_options,
     add_prompt_options,
@@ -188,12 +189,13 @@ def _cases(
             tokens = pad(prompt, context, tokenize) if context else tokenize(prompt)
             if tokens is None:
                 notes.append(
-                    f"Left out prompt {prompt.id} at {context} tokens: it is longer by itself."
+                    f"Left out prompt {prompt.id} at {counted(context, 'token')}: it is longer by "
+                    "itself."
                 )
                 continue
             if longest is not None and len(tokens) + args.max_tokens > longest:
                 raise UserError(
-                    f"Prompt {prompt.id} with {len(tokens)} tokens and --max-tokens "
+                    f"Prompt {prompt.id} with {counted(len(tokens), 'token')} and --max-tokens "
                     f"{args.max_tokens} does not fit in the target's context of {longest}."
                 )
             cases.append(Case(prompt.id, prompt.kind, context, tokens))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..hub import is_path
+from ..wording import counted
 
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         found = [dataclasses.asdict(finding) for finding in findings]
         print(json.dumps({"ok": not faults, "findings": found}, indent=1, ensure_ascii=False))
     else:
-        print(f"\n{faults or 'No'} fault{'' if faults == 1 else 's'} found.")
+        print(f"\n{counted(faults or 'No', 'fault')} found.")
     return 1 if faults else 0
 
 

@@ -9,6 +9,7 @@ from ..errors import UserError
 from ..measure.prompts import prompt_tokens
 from ..train.answers import Question
 from ..train.rounds import Score, play, total
+from ..wording import counted
 from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
 from .progress import Progress
 
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
         print(_table(scores))
     if interrupted:
         done = scores["total"].prompts
-        print(f"Interrupted: {done} of {len(questions)} prompts were answered.", file=sys.stderr)
+        asked = counted(len(questions), "prompt")
+        print(f"Interrupted: {done} of {asked} answered.", file=sys.stderr)
         return 130
     return 0
 

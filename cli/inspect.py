@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ..wording import counted
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -53,9 +55,9 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "target" in found:
         yield from _target(found["target"], found["drafters"])
     weights = found["weights"]
-    parts = [_bytes(weights["bytes"]), _count(weights["files"], "file")]
+    parts = [_bytes(weights["bytes"]), counted(weights["files"], "file")]
     if "tensors" in weights:
-        parts.append(_count(weights["tensors"], "tensor"))
+        parts.append(counted(weights["tensors"], "tensor"))
     if weights.get("quantization"):
         parts.append(f"quantized: {weights['quantization']}")
     yield "weights", ", ".join(parts)
@@ -81,7 +83,8 @@ def _drafter(drafter: dict[str, Any]) -> Iterator[tuple[str, str]]:
         return
     layers = [str(drafter["layers"])]
     if drafter["sliding_layers"]:
-        layers.append(f"{drafter['sliding_layers']} sliding over {drafter['sliding_window']} rows")
+        rows = counted(drafter["sliding_window"], "row")
+        layers.append(f"{drafter['sliding_layers']} sliding over {rows}")
     if drafter["causal_layers"]:
         layers.append(f"{drafter['causal_layers']} causal")
     if drafter["dflash2"]:
@@ -100,7 +103,7 @@ def _target(target: dict[str, Any], drafters: list[dict[str, Any]]) -> Iterator[
     layers, width, vocabulary = (
         target[key] for key in ("num_hidden_layers", "hidden_size", "vocab_size")
     )
-    yield "sizes", f"{layers} layers of width {width}, vocabulary {vocabulary}"
+    yield "sizes", f"{counted(layers, 'layer')} of width {width}, vocabulary {vocabulary}"
     yield "quantized", target["quantization"] or "no"
     for drafter in drafters:
         revision = f" at {drafter['revision']}" if drafter["revision"] else ""
@@ -112,7 +115,7 @@ def _target(target: dict[str, Any], drafters: list[dict[str, Any]]) -> Iterator[
 
 
 def _fits(fits: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    layers = f"{fits['num_layers']} layers" if fits["num_layers"] else "any depth"
+    layers = counted(fits["num_layers"], "layer") if fits["num_layers"] else "any depth"
     made_for = ", ".join(fits["made_for"])
     sizes = f"width {fits['hidden_size']}, {layers}, vocabulary {fits['vocab_size']} or padded"
     yield "made for", made_for or "a target that it does not name"
@@ -127,7 +130,3 @@ def _bytes(size: float) -> str:
             break
         size /= 1000
     return f"{size:.3g} {unit}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -10,6 +10,7 @@ from ..train.answers import Writing
 from ..train.design import Shape
 from ..train.options import Options
 from ..train.run import train
+from ..train.world import PeerStopped
 from .options import json_object
 
 # Options of the command that are the training's own; the others are put together below.
@@ -201,7 +202,7 @@ def run(args: argparse.Namespace) -> int:
     """Train, printing what happens.
 
     Returns:
-        0, or 130 after Ctrl-C.
+        0, 1 if another process of the training has stopped, or 130 after Ctrl-C.
 
     Raises:
         UserError: an option is wrong or does not fit the target or the data.
@@ -225,6 +226,9 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         train(options, lambda line: print(line, flush=True))
+    except PeerStopped as error:
+        print(error, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         if not (args.output / "training").is_dir():
             raise

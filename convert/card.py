@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..drafter.config import DrafterConfig
+from ..wording import counted
 
 _BODY = """
 # DFlash drafter in MLX format
@@ -73,12 +74,12 @@ def model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict
 
 
 def _layers(config: DrafterConfig) -> str:
-    """Such as "6, of which 5 see 4096 rows and 5 are causal"."""
+    """Such as "6, of which 5 sliding over 4096 rows and 5 causal"."""
     parts = []
     if any(config.sliding):
-        parts.append(f"{sum(config.sliding)} see {config.sliding_window} rows")
+        parts.append(f"{sum(config.sliding)} sliding over {counted(config.sliding_window, 'row')}")
     if any(config.causal):
-        parts.append(f"{sum(config.causal)} are causal")
+        parts.append(f"{sum(config.causal)} causal")
     return f"{config.num_hidden_layers}{', of which ' if parts else ''}{' and '.join(parts)}"
 
 

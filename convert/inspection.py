@@ -23,7 +23,7 @@ from .headers import Headers, find_headers, read_tensors
 from .json_file import read_json_object
 from .plan import MASK_EMBEDDING, expected_tensors
 from .quantization import read_declared
-from .reader import account, is_mlx_format
+from .reader import account, is_mlx_config
 from .safetensors_file import TensorInfo
 from .source import Source, find_license, find_source, weights_folder
 from .weights import Checkpoint, indexed_files
@@ -69,11 +69,21 @@ def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
         "license": find_license(source),
         "weights": {"bytes": headers.size, "files": len(headers.files)},
     }
-    if is_mlx_format(source):
+    kind = kind_of(config)
+    if kind == MLX_DRAFTER:
         return found | _mlx_drafter(source, config, headers)
-    if _is_target(config):
+    if kind == TARGET:
         return found | _target(source, config)
     return found | _drafter(source, config, headers, found["weights"])
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """``DRAFTER``, ``MLX_DRAFTER``, ``TARGET`` or ``UNKNOWN``, by a config.json alone."""
+    if is_mlx_config(config):
+        return MLX_DRAFTER
+    if _is_target(config):
+        return TARGET
+    return UNKNOWN if recognize(config).format == "unknown" else DRAFTER
 
 
 def _mlx_drafter(source: Source, config: Mapping[str, Any], headers: Headers) -> dict[str, Any]:

@@ -64,7 +64,11 @@ def is_mlx_format(source: Source) -> bool:
     Raises:
         UserError: Its config.json cannot be read.
     """
-    config = read_json_object(source.folder / "config.json")
+    return is_mlx_config(read_json_object(source.folder / "config.json"))
+
+
+def is_mlx_config(config: Mapping[str, Any]) -> bool:
+    """Whether a config is a converted drafter's."""
     # AngelSpec's checkpoints have the same model_type, but no format_version.
     return config.get("model_type") == MODEL_TYPE and "format_version" in config
 

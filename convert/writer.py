@@ -46,7 +46,7 @@ def write_drafter(
     Raises:
         UserError: A tensor holds NaN, infinity or nothing but zeros, or the disk is full.
     """
-    target_dtype = _stored_dtype(raw) if dtype is None else DTYPES[dtype]
+    target_dtype = stored_dtype(raw) if dtype is None else DTYPES[dtype]
     config = raw.config.to_dict() | {"source": _provenance(source, raw)}
     check_all_values(_by_stored_name(raw), target_dtype)
     if raw.mask_embedding is not None:
@@ -116,7 +116,8 @@ def _as_module(weights: dict[str, mx.array]) -> nn.Module:
     return module
 
 
-def _stored_dtype(raw: RawDrafter) -> mx.Dtype:
+def stored_dtype(raw: RawDrafter) -> mx.Dtype:
+    """The dtype that a checkpoint is converted to if no other is asked for."""
     name = raw.names.used["layers.0.mlp.gate_proj.weight"]
     return STORED_DTYPES[raw.checkpoint.tensors[name].dtype]
 

@@ -11,6 +11,7 @@ from .cache.quantized import KVQuantization
 from .cache.ring import LARGEST_BLOCK
 from .errors import UserError, at_least_one
 from .target.target import Target
+from .wording import counted
 
 GROUP_SIZE = 64
 _NO_ROTATION = "mlx-lm quantizes no rotating cache."
@@ -27,7 +28,8 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
     found, needed = (list(map(describe, x)) for x in (cache, _alike(target, cache)))
     if len(found) != len(needed):
         raise UserError(
-            f"The prompt cache has {len(found)} layers, but the target has {len(needed)}."
+            f"The prompt cache has {counted(len(found), 'layer')}, but the target has "
+            f"{len(needed)}."
         )
     if found != needed:
         raise UserError(

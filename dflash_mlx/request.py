@@ -17,6 +17,7 @@ from .decode.sampling import Sampling
 from .errors import UserError, at_least_one
 from .kv import GROUP_SIZE, cached_tokens, kv_quantization, largest_block, rotating_size
 from .pair import Pair
+from .wording import counted
 
 AUTO = "auto"
 
@@ -201,8 +202,8 @@ def _token_ids(
     vocab = model.target.vocab_size
     if beyond := [token for token in tokens if not 0 <= token < vocab]:
         raise UserError(
-            f"The prompt has token ids {beyond[:5]}, but the target's embedding table has {vocab} "
-            "rows; was it tokenized for another model?"
+            f"The prompt has token ids {beyond[:5]}, but the target's embedding table has "
+            f"{counted(vocab, 'row')}; was it tokenized for another model?"
         )
     return tokens
 
@@ -220,8 +221,8 @@ def _room(model: Pair, prompt_end: int, max_tokens: int) -> float:
     if model.context_length is not None:
         if prompt_end >= model.context_length:
             raise UserError(
-                f"The prompt has {prompt_end} tokens (prompt cache included), but the target's "
-                f"context is {model.context_length}; shorten it."
+                f"The prompt has {counted(prompt_end, 'token')} (prompt cache included), but the "
+                f"target's context is {model.context_length}; shorten it."
             )
         room = min(room, model.context_length - prompt_end)
     return room

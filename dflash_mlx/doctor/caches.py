@@ -9,6 +9,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 
 from ..measure.machine import GB
 from ..paths import cache_dir
+from ..wording import counted
 from .finding import Finding
 
 # How the folders are called that a conversion or a download works in before it is done.
@@ -24,7 +25,8 @@ def check_hub_cache() -> Finding:
         text = f"The Hub's cache would be {HF_HUB_CACHE}; nothing was downloaded yet."
         return Finding("hub-cache", "ok", text, {"folder": HF_HUB_CACHE, "size": 0})
     size = info.size_on_disk
-    text = f"The Hub's cache is {HF_HUB_CACHE}: {len(info.repos)} repositories, {size / GB:.1f} GB."
+    count = counted(len(info.repos), "repository", "repositories")
+    text = f"The Hub's cache is {HF_HUB_CACHE}: {count}, {size / GB:.1f} GB."
     return Finding("hub-cache", "ok", text, {"folder": HF_HUB_CACHE, "size": size})
 
 

@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..hub import find_local
 from ..kernels.metal import on_metal
 from ..measure.machine import GB, total_memory
+from ..wording import counted
 from .finding import Finding
 
 # What is left for activations, the tokenizer and everything else that runs.
@@ -50,7 +51,8 @@ def check_fit(models: Mapping[str, tuple[str, str | None]], context: int) -> Fin
     total, limit = sum(need.weights for need in needs) + caches, memory_limit()
     whose = "the GPU may use" if on_metal() else "this machine has"
     uncounted = any(need.per_token is None for need in needs)
-    sizes = " and ".join([*parts, f"{caches / GB:.2f} GB for caches of {context} tokens"])
+    length = counted(context, "token")
+    sizes = " and ".join([*parts, f"{caches / GB:.2f} GB for caches of {length}"])
     text = (
         f"{sizes} make {total / GB:.2f} GB of the {limit / GB:.1f} GB that {whose}"
         f"{', not counting a cache whose size its config does not tell' if uncounted else ''}."
@@ -61,7 +63,7 @@ def check_fit(models: Mapping[str, tuple[str, str | None]], context: int) -> Fin
         return Finding("fit", "fault", f"{text} {advice}", data)
     if total > limit * _TIGHT:
         return Finding("fit", "advice", f"{text} That is tight: close other programs.", data)
-    return Finding("fit", "ok", f"{text} They fit.", data)
+    return Finding("fit", "ok", f"{text} They fit in memory.", data)
 
 
 def memory_limit() -> int:

@@ -1,11 +1,27 @@
 """Whether a drafter was made for a target."""
 
+from typing import Protocol
+
 from ..errors import UserError
-from ..target.target import Target
+from ..wording import counted
 from .config import DrafterConfig
 
 
-def check_pair(config: DrafterConfig, target: Target) -> None:
+class Sizes(Protocol):
+    """What is asked of a target, which may not be loaded yet."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding table."""
+
+
+def check_pair(config: DrafterConfig, target: Sizes) -> None:
     """Check that a drafter was made for this target.
 
     Raises:
@@ -15,28 +31,29 @@ def check_pair(config: DrafterConfig, target: Target) -> None:
     layers = target.num_layers
     if config.num_target_layers not in (None, layers):
         raise UserError(
-            f"The drafter was made for a target of {config.num_target_layers} layers, but this "
-            f"target has {layers}."
+            f"The drafter was made for a target of "
+            f"{counted(config.num_target_layers, 'layer')}, but this target has {layers}."
         )
     if beyond := [i for i in config.target_layer_ids if i >= layers]:
         raise UserError(
             f"The drafter taps layers {list(config.target_layer_ids)}, but the target has only "
-            f"{layers} layers, so {beyond} do not exist."
+            f"{counted(layers, 'layer')}, so {beyond} do not exist."
         )
     if config.vocab_size > target.vocab_size:
         raise UserError(
-            f"The drafter's vocabulary has {config.vocab_size} tokens, but the target's embedding "
-            f"table has only {target.vocab_size} rows."
+            f"The drafter's vocabulary has {counted(config.vocab_size, 'token')}, but the target's "
+            f"embedding table has only {counted(target.vocab_size, 'row')}."
         )
     borrows = not (config.has_mask_embedding or config.has_embed_tokens)
     if borrows and config.mask_token_id >= target.vocab_size:
         raise UserError(
             f"The drafter's mask token {config.mask_token_id} has no row in the target's embedding "
-            f"table of {target.vocab_size} rows, and the checkpoint brings no mask_embedding."
+            f"table of {counted(target.vocab_size, 'row')}, and the checkpoint brings no "
+            "mask_embedding."
         )
 
 
-def _check_width(config: DrafterConfig, target: Target) -> None:
+def _check_width(config: DrafterConfig, target: Sizes) -> None:
     width = target.hidden_size
     if config.target_hidden_size != width:
         taps = "each of its taps is" if config.target_layer_ids else "its features are"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..wording import counted
 from .arms import PLAIN
 from .report import Report
 from .run import Run
@@ -144,7 +145,7 @@ def _block_sizes(report: Report) -> Table:
 
 def context_name(context: int) -> str:
     """How a prompt's length is called."""
-    return f"{context} tokens" if context else "as it is"
+    return counted(context, "token") if context else "as it is"
 
 
 def spread(value: Spread | None, form: str, scale: float = 1.0) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from ..wording import counted
 from .difference import Difference
 from .tables import Table, as_text
 from .verify import Check
@@ -73,8 +74,8 @@ def explanation(check: Check, decode: Decode) -> str:
 def _in_block(found: Difference, decode: Decode) -> str:
     same = " as well" if found.preferred == found.found else ""
     return (
-        f"  mlx-lm's own caches, given {found.rows} rows in one pass, move the logits by up to "
-        f"{found.moved:.3g} and prefer {_token(found.preferred, decode)}{same}."
+        f"  mlx-lm's own caches, given {counted(found.rows, 'row')} in one pass, move the logits "
+        f"by up to {found.moved:.3g} and prefer {_token(found.preferred, decode)}{same}."
     )
 
 
@@ -86,7 +87,8 @@ def conclusion(checks: Sequence[Check]) -> str:
     """The verdict on all checks in a sentence."""
     counts = {v: sum(c.verdict == v for c in checks) for v in ("equal", "near-tie", "different")}
     if counts["equal"] == len(checks):
-        return f"All {len(checks)} texts are equal to plain decoding's, token for token."
+        texts = f"All {len(checks)} texts are" if len(checks) > 1 else "The text is"
+        return f"{texts} equal to plain decoding's, token for token."
     return (
         f"{counts['equal']} of {len(checks)} texts are equal to plain decoding's, "
         f"{counts['near-tie']} part at a near-tie, and {counts['different']} differ without that "

@@ -21,7 +21,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..decode.sampling import Sampling
 from ..errors import UserError, at_least_one
 from .blocks import Sequence
-from .lines import read_lines, write_lines
+from .lines import append_lines, read_lines, write_lines
 
 Progress = Callable[[int, int], None]
 
@@ -87,20 +87,21 @@ def write_answers(
         progress: called with the answers written and all.
 
     Raises:
-        UserError: the file was made of other questions or in another way, or is damaged.
+        UserError: the file was made of other questions or in another way, or is damaged, or
+            cannot be written.
     """
     done = _read(path, questions, writing)
     progress(len(done), len(questions))
-    with path.open("a", encoding="utf-8") as file:
-        while len(done) < len(questions):
-            part = questions[len(done) : len(done) + writing.batch]
-            answers = _answer(model, tokenizer, part, writing, end_token, len(done))
-            for question, answer in zip(part, answers, strict=True):
-                line = {"question": question.tokens, "answer": answer, "kind": question.kind}
-                file.write(json.dumps(line) + "\n")
-                done.append(line)
-            file.flush()
-            progress(len(done), len(questions))
+    while len(done) < len(questions):
+        part = questions[len(done) : len(done) + writing.batch]
+        answers = _answer(model, tokenizer, part, writing, end_token, len(done))
+        lines = [
+            {"question": question.tokens, "answer": answer, "kind": question.kind}
+            for question, answer in zip(part, answers, strict=True)
+        ]
+        append_lines(path, lines)
+        done += lines
+        progress(len(done), len(questions))
     return [_sequence(line) for line in done]
 
 

@@ -24,7 +24,8 @@ def chart(title: str, points: list[tuple[int, float]]) -> str:
     unit = (high - low) / (HEIGHT * 8 - 1) or 1.0
     # The smallest value still shows as one eighth.
     filled = [0 if h is None else 1 + round((h - low) / unit) for h in heights]
-    labels = {HEIGHT - 1: f"{high:.4g}", 0: f"{low:.4g}"}
+    # Of a constant, the lower label alone: that is where its bars are.
+    labels = {HEIGHT - 1: f"{high:.4g}" if high > low else "", 0: f"{low:.4g}"}
     width = max(map(len, labels.values()))
     lines = [title]
     for row in reversed(range(HEIGHT)):

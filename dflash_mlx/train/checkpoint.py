@@ -8,6 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from ..errors import UserError
+from .disk import replacing
 from .optimizer import Updater
 
 
@@ -31,17 +32,21 @@ class Progress:
 
 
 def save(folder: Path, updater: Updater, progress: Progress) -> None:
-    """Write a checkpoint and remove those before it; one that is cut short is never read."""
-    name = f"checkpoint-{progress.step:07d}"
-    partial = folder / f"{name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    mx.save_safetensors(str(partial / "state.safetensors"), updater.state())
-    (partial / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    shutil.rmtree(folder / name, ignore_errors=True)
-    partial.rename(folder / name)
+    """Write a checkpoint and remove those before it; one that is cut short is never read.
+
+    Raises:
+        UserError: it cannot be written; the one before it is still there.
+    """
+    path = folder / f"checkpoint-{progress.step:07d}"
+    state = updater.state()
+    mx.eval(state)
+    with replacing(path) as partial:
+        partial.mkdir(parents=True)
+        mx.save_safetensors(str(partial / "state.safetensors"), state)
+        (partial / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+        shutil.rmtree(path, ignore_errors=True)
     for old in folder.glob("checkpoint-*"):
-        if old.name != name:
+        if old != path:
             shutil.rmtree(old)
 
 

@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model
 
+from ..chat import chat_tokens
 from ..drafter.config import SLIDING, DrafterConfig
 from ..drafter.model import Drafter
 from ..drafter.rope_config import RopeConfig
@@ -178,10 +179,18 @@ def choose_mask_token(tokenizer: TokenizerWrapper, target: Target) -> int | None
     taken |= set(tokenizer.eos_token_ids)
     if tokenizer.has_chat_template:
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        taken |= set(tokenizer.apply_chat_template(chat, add_generation_prompt=True))
+        taken |= _written(tokenizer, chat)
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     free = [i for i in special - taken if i < target.vocab_size]
     return max(free, default=None)
+
+
+def _written(tokenizer: TokenizerWrapper, chat: list[dict[str, str]]) -> set[int]:
+    """The tokens of a chat, to learn which ones the template writes."""
+    try:
+        return set(chat_tokens(tokenizer, chat))
+    except UserError as error:
+        raise UserError(f"{error} Give --mask-token, a token that no text holds.") from error
 
 
 class _Arguments(dict):

@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from ..errors import UserError
 from .blocks import Sequence
+from .disk import replacing, writing
 from .learner import Features, Learner
 
 
@@ -21,7 +22,7 @@ class FeatureSource:
             others would save nothing.
 
     Raises:
-        UserError: a file is damaged.
+        UserError: a file is damaged, or cannot be written.
     """
 
     def __init__(self, learner: Learner, folder: Path | None = None, limit: int = 0):
@@ -33,7 +34,8 @@ class FeatureSource:
         # Features of another kind may be there, of a run whose options were changed.
         self._kind = f"{taps} {learner.dtype} {distils}".encode()
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
             for unfinished in folder.glob("*.partial.safetensors"):
                 unfinished.unlink()
             self._used = sum(file.stat().st_size for file in folder.iterdir())
@@ -54,8 +56,7 @@ class FeatureSource:
         size = sum(array.nbytes for array in arrays.values())
         if self._used + size <= self._limit:
             # A file that was cut short must not be taken for a whole one.
-            partial = path.with_suffix(".partial.safetensors")
-            mx.save_safetensors(str(partial), arrays)
-            self._used += partial.stat().st_size
-            partial.rename(path)
+            with replacing(path) as partial:
+                mx.save_safetensors(str(partial), arrays)
+                self._used += partial.stat().st_size
         return features

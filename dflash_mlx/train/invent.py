@@ -4,7 +4,6 @@ The idea is Magpie's (arXiv 2406.08464): what a chat model has learned to answer
 """
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,11 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..chat import TEMPLATE_ERRORS
 from ..errors import UserError
+from ..wording import counted
 from .answers import Progress
-from .lines import read_lines, write_lines
+from .lines import append_lines, read_lines, write_lines
 
 LONGEST = 128
 TEMPERATURE = 1.0
@@ -52,42 +53,48 @@ def invent_prompts(
         progress: called with the prompts there are and all.
 
     Raises:
-        UserError: the target only repeats itself, or the file is damaged.
+        UserError: the target only repeats itself, or the file is damaged or cannot be written.
     """
     found = _read(path, count)
     known = {_digest(line["prompt"]) for line in found}
     number = found[-1]["batch"] + 1 if found else 0
     progress(len(found), count)
-    with path.open("a", encoding="utf-8") as file:
-        while len(found) < count:
-            if number * batch > 10 * (count + batch):
-                raise UserError(
-                    f"The target invented only {len(found)} different prompts in {number * batch} "
-                    "tries; ask for fewer, or give --data."
-                )
-            # The noise depends on the number alone, so that a run that goes on draws the same.
-            mx.random.seed(seed + number)
-            for prompt in _draw(model, tokenizer, [opening] * batch):
-                if len(found) < count and _digest(prompt) not in known:
-                    known.add(_digest(prompt))
-                    found.append({"prompt": prompt, "batch": number})
-                    file.write(json.dumps(found[-1]) + "\n")
-            file.flush()
-            number += 1
-            progress(len(found), count)
+    while len(found) < count:
+        if number * batch > 10 * (count + batch):
+            raise UserError(
+                f"The target invented only {counted(len(found), 'different prompt')} in "
+                f"{number * batch} tries; ask for fewer, or give --data."
+            )
+        # The noise depends on the number alone, so that a run that goes on draws the same.
+        mx.random.seed(seed + number)
+        before = len(found)
+        for prompt in _draw(model, tokenizer, [opening] * batch):
+            if len(found) < count and _digest(prompt) not in known:
+                known.add(_digest(prompt))
+                found.append({"prompt": prompt, "batch": number})
+        append_lines(path, found[before:])
+        number += 1
+        progress(len(found), count)
 
 
 def opening(tokenizer: TokenizerWrapper) -> list[int]:
     """The chat template's tokens up to where a user's message begins.
 
     Raises:
-        UserError: the target has no chat template, or none that shows it.
+        UserError: the target has no chat template, or it fails, or does not show it.
     """
     if not tokenizer.has_chat_template:
         raise UserError(
             "The target has no chat template, so it cannot invent prompts; give --data."
         )
-    text = tokenizer.apply_chat_template([{"role": "user", "content": _PLACE}], tokenize=False)
+    chat = [{"role": "user", "content": _PLACE}]
+    try:
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+    except TEMPLATE_ERRORS as error:
+        raise UserError(
+            f"The target's chat template cannot be applied ({error}), so it cannot invent prompts; "
+            "give --data."
+        ) from error
     before, there, _ = text.partition(_PLACE)
     if not there or not before:
         raise UserError("The target's chat template hides where a prompt begins; give --data.")

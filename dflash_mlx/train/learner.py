@@ -22,6 +22,9 @@ Parameters = dict[str, mx.array]
 
 # Context is cut at a multiple of this, so that chunks share the shapes of their buffers.
 CONTEXT_STEP = 64
+# Times the loss where the head runs in float16, so that what comes back through it is not too small
+# for that; a power of two, which is taken out of the gradients without a trace.
+_FLOAT16_SCALE = 2.0**8
 # Stands for minus infinity where a difference of two of them must not become NaN.
 _NEVER = -1e9
 
@@ -95,6 +98,7 @@ class Learner:
         self.chunk_blocks = chunk_blocks
         self.dtype = dtype
         self._config = drafter.config
+        self._scale = _FLOAT16_SCALE if target.dtype == mx.float16 else 1.0
         self._forward = BlockForward(drafter)
 
     def parameters(self) -> Parameters:
@@ -126,13 +130,13 @@ class Learner:
         step = mx.value_and_grad(self._chunk_loss, argnums=(0, 1))
         for part in self.chunks(blocks):
             (loss, news), (near_grads, context_grads) = step(near, context, part, features.hidden)
-            _add(sums.gradients, near_grads)
+            _add(sums.gradients, near_grads, self._scale)
             pull = [
-                tuple(a + b.astype(mx.float32) for a, b in zip(x, y, strict=True))
+                tuple(a + b.astype(mx.float32) / self._scale for a, b in zip(x, y, strict=True))
                 for x, y in zip(pull, context_grads, strict=True)
             ]
             weight, rows, correct = news
-            sums.loss, sums.weight = sums.loss + loss, sums.weight + weight
+            sums.loss, sums.weight = sums.loss + loss / self._scale, sums.weight + weight
             sums.rows, sums.correct = sums.rows + rows, sums.correct + correct
             mx.eval(sums.gradients, pull, sums.scalars())
         _add(sums.gradients, mx.grad(self._context_loss)(far, features.taps, pull))
@@ -229,7 +233,7 @@ class Learner:
         active = mx.array(blocks.active[:, 1:])
         correct = active & (mx.argmax(logits, axis=-1) == mx.array(blocks.tokens[:, 1:]))
         news = weights.sum(), active.sum(), correct.sum()
-        return (losses * weights).sum(), news
+        return (losses * weights).sum() * self._scale, news
 
     def _context_loss(self, parameters: Parameters, taps: mx.array, pull: ContextKV) -> mx.array:
         """A scalar whose gradient is that of the loss through the context K/V."""
@@ -294,7 +298,8 @@ def _is_context(name: str) -> bool:
     return _is_context_only(name) or any(f".{x}." in name for x in ("k_proj", "v_proj", "k_norm"))
 
 
-def _add(sums: Parameters, news: Parameters) -> None:
+def _add(sums: Parameters, news: Parameters, scale: float = 1.0) -> None:
+    """Add gradients of a loss that was multiplied by ``scale``."""
     for name, value in news.items():
-        value = value.astype(mx.float32)
+        value = value.astype(mx.float32) / scale
         sums[name] = sums[name] + value if name in sums else value

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .disk import replacing, writing
 
 
 def read_lines(path: Path, keys: Iterable[str], head: int = 0) -> list[dict[str, Any]]:
@@ -41,9 +42,21 @@ def write_lines(path: Path, entries: Iterable[dict[str, Any]]) -> None:
     """Write a file anew in one step, with these objects, if it holds anything else.
 
     A file that is as it should be is left alone: other processes may be reading it.
+
+    Raises:
+        UserError: it cannot be written; it is still as it was.
     """
     text = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
     if not path.exists() or path.read_bytes() != text:
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(text)
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_bytes(text)
+
+
+def append_lines(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+    """Append objects to a file.
+
+    Raises:
+        UserError: it cannot be written; what was before is still there.
+    """
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in entries)

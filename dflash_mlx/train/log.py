@@ -1,10 +1,9 @@
 """The log of a training: a JSON object a line."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from .lines import read_lines, write_lines
+from .lines import append_lines, read_lines, write_lines
 
 
 class Log:
@@ -16,7 +15,7 @@ class Log:
             steps are taken again.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is damaged, or cannot be written.
     """
 
     def __init__(self, path: Path, step: int = 0):
@@ -27,8 +26,7 @@ class Log:
     def add(self, **entry: Any) -> None:
         """Append an entry."""
         self.entries.append(entry)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        append_lines(self._path, [entry])
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         """Steps and values of the entries that have ``name``."""

@@ -12,6 +12,7 @@ from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .answers import Writing
 from .design import BLOCK_SIZE, Shape
+from .disk import replacing
 from .losses import Objective, default_gamma
 
 # May differ between a run and its continuation: they change no number, or only by rounding.
@@ -199,7 +200,8 @@ class Options:
                 same.
 
         Raises:
-            UserError: they differ in something that changes the numbers, or the file is damaged.
+            UserError: they differ in something that changes the numbers, or the file is damaged or
+                cannot be written.
         """
         mine = self._recorded()
         if path.exists():
@@ -212,7 +214,8 @@ class Options:
                     f"This training was begun with other values of {', '.join(different)} (see "
                     f"{path}); give the same, or another output folder."
                 )
-        path.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(mine, indent=4) + "\n", encoding="utf-8")
 
     def _recorded(self) -> dict[str, Any]:
         """All that numbers depend on, by the names of the command's options."""

@@ -14,6 +14,7 @@ from mlx_lm.utils import save_model
 from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
 from .chart import chart
+from .disk import replacing, writing
 from .learner import Parameters
 from .log import Log
 
@@ -60,25 +61,38 @@ class Output:
     facts: dict[str, Any]
 
     def write(self, parameters: Parameters, log: Log) -> None:
-        """Write config.json, the weights and README.md; what was there before is replaced."""
+        """Write config.json, the weights and README.md; what was there before is replaced.
+
+        Raises:
+            UserError: they cannot be written; what was there before still is.
+        """
         drafter = Drafter(self.config)
         drafter.update(tree_unflatten(list(parameters.items())))
         drafter.set_dtype(self.dtype)
-        partial = self.folder / "training" / "drafter.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_model(partial, drafter, donate_model=True)
+        mx.eval(drafter.parameters())
         trainer = f"dflash-mlx {version('dflash-mlx')}"
         source = {"trainer": trainer, "license": None, **self.facts}
         text = json.dumps(self.config.to_dict() | {"source": source}, indent=4)
-        (partial / "config.json").write_text(text + "\n", encoding="utf-8")
-        for file in partial.iterdir():
-            file.replace(self.folder / file.name)
-        partial.rmdir()
+        # Beside the folder's other files, of which these replace a few.
+        partial = self.folder / "training" / "drafter.partial"
+        try:
+            with writing(self.folder):
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+                save_model(partial, drafter, donate_model=True)
+                (partial / "config.json").write_text(text + "\n", encoding="utf-8")
+                for file in partial.iterdir():
+                    file.replace(self.folder / file.name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         self.write_card(log)
 
     def write_card(self, log: Log) -> None:
-        """Write README.md, with the curves as far as the log goes."""
+        """Write README.md, with the curves as far as the log goes.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         front = ["---", "library_name: mlx", "pipeline_tag: text-generation"]
         front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
         table = "\n".join(f"| {k.replace('_', ' ')} | {v} |" for k, v in self._rows().items())
@@ -86,7 +100,8 @@ class Output:
         curves = [chart(title, log.curve(name)) for title, name in named.items() if log.curve(name)]
         body = _BODY.format(target=self.facts["target"], table=table, curves="\n\n".join(curves))
         text = "\n".join(front) + "\n" + body
-        (self.folder / "README.md").write_text(text, encoding="utf-8")
+        with replacing(self.folder / "README.md") as partial:
+            partial.write_text(text, encoding="utf-8")
 
     def _rows(self) -> dict[str, object]:
         config = self.config

@@ -11,6 +11,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
 from ..errors import UserError
+from ..wording import counted
 from .answers import Progress, Question, write_answers
 from .blocks import Sequence
 from .encode import Encoder
@@ -84,8 +85,8 @@ class Preparation:
             count = min(max(1, round(len(found) / 20)), MOST_HELD_OUT)
         if count >= len(found):
             raise UserError(
-                f"{len(found)} usable sequences leave nothing to train on when {count} are held "
-                "out; give more data or a smaller --held-out."
+                f"With {counted(count, 'sequence')} held out of {len(found)} usable, none is left "
+                "to train on; give more data or a smaller --held-out."
             )
         order = np.random.default_rng([self._options.seed, 2]).permutation(len(found))
         return [found[i] for i in order[count:]], [found[i] for i in order[:count]]
@@ -95,21 +96,23 @@ class Preparation:
         rows = self._given
         if options.self_prompts:
             path = self._folder / "prompts.jsonl"
-            if self._world.is_first:
-                with bar("Inventing prompts", "prompt") as progress:
-                    invent_prompts(
-                        self._model,
-                        self._tokenizer,
-                        self._opening,
-                        options.self_prompts,
-                        options.seed,
-                        options.writing.batch,
-                        path,
-                        progress,
-                    )
-            self._world.wait()
+            self._world.first(lambda: self._invent(path))
             rows = rows + read_rows(path)
         return rows
+
+    def _invent(self, path: Path) -> None:
+        options = self._options
+        with bar("Inventing prompts", "prompt") as progress:
+            invent_prompts(
+                self._model,
+                self._tokenizer,
+                self._opening,
+                options.self_prompts,
+                options.seed,
+                options.writing.batch,
+                path,
+                progress,
+            )
 
     def _answered(self, rows: list[Row], name: str) -> list[Sequence]:
         """The rows as sequences with answers, cut to length; those too short are dropped."""
@@ -132,11 +135,12 @@ class Preparation:
         # A single supervised token would be an anchor's only row: nothing of a block to learn.
         usable = [s for s in sequences if s.supervised[1:].sum() > 1]
         if dropped := len(sequences) - len(usable):
-            self._say(f"Left out {dropped} sequences with fewer than two tokens of an answer.")
+            left = counted(dropped, "sequence")
+            self._say(f"Left out {left} with fewer than two tokens of an answer.")
         if not usable:
             raise UserError(
-                f"None of the {len(sequences)} sequences has two tokens of an answer within the "
-                f"first {self._options.max_seq_length}."
+                f"Of {counted(len(sequences), 'sequence')}, none has two tokens of an answer "
+                f"within the first {self._options.max_seq_length}."
             )
         return usable
 
@@ -146,9 +150,11 @@ class Preparation:
         long = sum(len(q.tokens) >= room for q in questions)
         questions = [q for q in questions if len(q.tokens) < room]
         if long:
-            self._say(f"Left out {long} prompts of {room} tokens or more.")
+            self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
         if not questions:
-            raise UserError(f"All prompts are longer than {room} tokens; raise --max-seq-length.")
+            raise UserError(
+                f"All prompts have {counted(room, 'token')} or more; raise --max-seq-length."
+            )
         path = self._folder / f"answers-{name}.jsonl"
         end = self._encoder.end_token()
 
@@ -158,12 +164,11 @@ class Preparation:
                 self._model, self._tokenizer, questions, writing, end, path, progress
             )
 
-        sequences = []
-        if self._world.is_first:
+        def write_first() -> list[Sequence]:
             with bar("Answering", "answer") as progress:
-                sequences = write(progress)
-        self._world.wait()
-        return sequences or write(lambda done, total: None)
+                return write(progress)
+
+        return self._world.first(write_first) or write(lambda done, total: None)
 
 
 def _cut(sequence: Sequence, length: int) -> Sequence:

@@ -15,18 +15,21 @@ from ..drafter.model import Drafter
 from ..drafter.pairing import check_pair
 from ..errors import UserError
 from ..loading import load, load_drafter
+from ..pair import Pair
 from ..target.target import Target
+from ..wording import counted
 from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
 from .design import design, new_drafter, warm_start
+from .disk import writing
 from .features import FeatureSource
 from .learner import Learner, check_trainable
 from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import Options
 from .output import Output
-from .prepare import Preparation, read_data
+from .prepare import Data, Preparation, read_data
 from .trainer import Settings, Trainer
 from .world import World
 
@@ -45,32 +48,23 @@ def train(options: Options, say: Say = print) -> Path:
 
     Raises:
         UserError: an option does not fit the target or the data, or training cannot go on.
+        PeerStopped: that, or anything else, has ended another process of this training.
     """
     world = World()
-    say = say if world.is_first else _silent
-    folder = options.output / "training"
-    _check_output(options, folder)
-    # First of all: it should not wait for a target to be loaded, or downloaded.
-    data = read_data(options.data)
-    world.wait()
+    with world.together():
+        _train(options, world, say if world.is_first else _silent)
+    return options.output
 
-    pair, tokenizer = load(
-        options.model,
-        False,
-        adapter_path=options.adapter_path,
-        revision=options.revision,
-        trust_remote_code=options.trust_remote_code,
-        tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
-    )
-    untapped = pair.target
-    drafter = _drafter(options, untapped, tokenizer, pair.context_length)
-    preparation = Preparation(pair.model, tokenizer, options, data, folder, world, say)
+
+def _train(options: Options, world: World, say: Say) -> None:
+    folder = options.output / "training"
+    # First of all: it should not wait for a target to be loaded, or downloaded.
+    data = world.agree(lambda: _data(options, folder, world))
+    pair, drafter, preparation = world.agree(lambda: _begin(options, data, folder, world, say))
     # Only now: a mistake in the options should leave nothing behind.
-    if world.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
-        options.record(folder / "options.json", checkpoint.find(folder) is not None)
-    world.wait()
+    world.first(lambda: _record(options, folder))
     sequences, held_out = preparation.sequences()
+    untapped = pair.target
     # Without taps, the feature is what comes out of the final norm.
     taps = drafter.config.target_layer_ids or (untapped.num_layers,)
     target = Target(pair.model, taps, untapped.family)
@@ -82,7 +76,38 @@ def train(options: Options, say: Say = print) -> Path:
     finally:
         target.release()
     _conclude(trainer, reason, options, say)
-    return options.output
+
+
+def _data(options: Options, folder: Path, world: World) -> Data:
+    """The data, where all that can be told without a target is in order."""
+    _check_output(options, folder)
+    if options.batch_size % world.size:
+        raise UserError(
+            f"A batch of {counted(options.batch_size, 'sequence')} cannot be shared by "
+            f"{world.size} processes; give a multiple."
+        )
+    return read_data(options.data)
+
+
+def _begin(
+    options: Options, data: Data, folder: Path, world: World, say: Say
+) -> tuple[Pair, Drafter, Preparation]:
+    pair, tokenizer = load(
+        options.model,
+        False,
+        adapter_path=options.adapter_path,
+        revision=options.revision,
+        trust_remote_code=options.trust_remote_code,
+        tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
+    )
+    drafter = _drafter(options, pair.target, tokenizer, pair.context_length)
+    return pair, drafter, Preparation(pair.model, tokenizer, options, data, folder, world, say)
+
+
+def _record(options: Options, folder: Path) -> None:
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    options.record(folder / "options.json", checkpoint.find(folder) is not None)
 
 
 def _check_output(options: Options, folder: Path) -> None:
@@ -210,7 +235,7 @@ def _describe(
     weights = sum(w.size for _, w in tree_flatten(drafter.parameters()))
     mask = "own embedding" if config.has_mask_embedding else f"token {config.mask_token_id}"
     say(
-        f"Drafter: {weights:,} weights, {config.num_hidden_layers} layers, block "
+        f"Drafter: {weights:,} weights, {counted(config.num_hidden_layers, 'layer')}, block "
         f"size {config.block_size}, taps {list(config.target_layer_ids)} of {target.num_layers}, "
         f"mask {mask}, intermediate size {config.intermediate_size}, window "
         f"{config.sliding_window or 'none'}, "
@@ -220,7 +245,10 @@ def _describe(
     for name, part in (("Training", sequences), ("Held out", held_out)):
         tokens = sum(len(s.tokens) for s in part)
         answers = sum(int(s.supervised.sum()) for s in part)
-        say(f"{name}: {len(part)} sequences, {tokens} tokens, {answers} of them answers")
+        say(
+            f"{name}: {counted(len(part), 'sequence')}, {counted(tokens, 'token')}, {answers} of "
+            "them answers"
+        )
 
 
 def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None:
@@ -228,9 +256,9 @@ def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None
     why = {
         "steps": "all steps are taken",
         "time": "the time limit is reached; --resume goes on",
-        "patience": f"no better τ in {trainer.settings.patience} evaluations",
+        "patience": f"no better τ in {counted(trainer.settings.patience, 'evaluation')}",
     }[reason]
-    say(f"Stopped after {progress.step} steps: {why}.")
+    say(f"Stopped after {counted(progress.step, 'step')}: {why}.")
     if trainer.held_out:
         say(chart("simulated τ", trainer.log.curve("tau")))
         say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")

@@ -31,7 +31,8 @@ class Settings:
 
     Attributes:
         steps: updates in all; the learning rate's schedule is made for them.
-        batch_size: sequences a step, in all processes together, one after another in each.
+        batch_size: sequences a step, in all processes together, one after another in each; a
+            multiple of the processes.
         anchors: blocks a sequence at most.
         seed: of the order of the sequences and of the anchors.
         eval_every: steps between evaluations.
@@ -82,11 +83,6 @@ class Trainer:
         output: Output,
         say: Callable[[str], None],
     ):
-        if settings.batch_size % world.size:
-            raise UserError(
-                f"A batch of {settings.batch_size} sequences cannot be shared by {world.size} "
-                "processes; give a multiple."
-            )
         self.learner, self.updater, self.source = learner, updater, source
         self.sequences, self.held_out = sequences, held_out
         self.settings, self.world, self.folder = settings, world, folder
@@ -257,6 +253,4 @@ class Trainer:
         return 0 < self.settings.patience <= self.progress.worse
 
     def _save(self) -> None:
-        if self.world.is_first:
-            checkpoint.save(self.folder, self.updater, self.progress)
-        self.world.wait()
+        self.world.first(lambda: checkpoint.save(self.folder, self.updater, self.progress))

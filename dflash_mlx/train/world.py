@@ -1,10 +1,24 @@
 """Data parallelism under ``mlx.launch``: what the processes tell one another."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
 import mlx.core as mx
 from mlx.nn.utils import average_gradients
 from mlx.utils import tree_flatten, tree_unflatten
 
+from ..errors import UserError
 from .learner import Sums
+
+T = TypeVar("T")
+
+
+class PeerStopped(Exception):
+    """Another process has stopped, and has told the user why."""
+
+    def __init__(self) -> None:
+        super().__init__("Another process of this training has stopped, so this one stops too.")
 
 
 class World:
@@ -48,6 +62,43 @@ class World:
         """Whether the flag is set in any process; waits for them."""
         return bool(self.total(mx.array(int(flag))).item())
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        self.any(False)
+    def agree(self, work: Callable[[], T]) -> T:
+        """Do something in every process, and go on if it succeeds in all of them.
+
+        Nothing in ``work`` may wait for the others.
+
+        Raises:
+            UserError: it failed here, and in no process of a lower rank.
+            OSError: the same.
+            PeerStopped: it failed elsewhere, where it is said.
+        """
+        failure = result = None
+        try:
+            result = work()
+        except (OSError, UserError) as error:
+            failure = error
+        flags = [int(failure is not None and rank == self.rank) for rank in range(self.size)]
+        failed = self.total(mx.array(flags)).tolist()
+        if failure is not None and not any(failed[: self.rank]):
+            raise failure
+        if any(failed):
+            raise PeerStopped from failure
+        return result
+
+    def first(self, work: Callable[[], T]) -> T | None:
+        """Do something in the first process alone, while the others wait; see :meth:`agree`."""
+        return self.agree(work if self.is_first else lambda: None)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Whatever waits in the block for a process that is gone ends plainly.
+
+        Raises:
+            PeerStopped: another process is gone.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if str(error).startswith("[ring]"):
+                raise PeerStopped from error
+            raise

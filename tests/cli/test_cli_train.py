@@ -1,6 +1,7 @@
 """``train`` and ``evaluate`` end to end: a drafter for a target that speaks a small language."""
 
 import json
+import re
 from pathlib import Path
 
 import mlx.core as mx
@@ -8,6 +9,7 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import quantize_model, save_model
+from support.disk import FULL, files_up_to
 from support.folders import VOCAB, drafter_config, save_drafter, save_target
 from support.grammar import prompts, save_grammar_target
 from support.pairs import tiny_drafter
@@ -162,6 +164,7 @@ def test_answers_in_the_data_are_used(tmp_path, capsys):
     code, out, _ = run(capsys, *train, "--output", tmp_path / "a", "--held-out", 1)
     # The answer and its end token.
     assert code == 0 and "Training: 5 sequences, 45 tokens, 35 of them answers" in out
+    assert "Held out: 1 sequence, 9 tokens" in out and "Stopped after 1 step: " in out
     assert not list((tmp_path / "a" / "training").glob("answers*"))
     assert run(capsys, *train, "--output", tmp_path / "b", "--regenerate")[0] == 0
     assert list((tmp_path / "b" / "training").glob("answers*"))
@@ -254,6 +257,19 @@ def test_other_options_are_refused_on_resume(tmp_path, capsys):
     data.write_text(data.read_text() + '{"text": "one more"}\n')
     code, _, err = run(capsys, *train, "--resume")
     assert code == 2 and "other values of data" in err
+
+
+@pytest.mark.parametrize("room", [100, 20_000])
+def test_a_full_disk_is_one_sentence_and_resume_goes_on(room, tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
+    train += ["--steps", 1, "--held-out", 1]
+    with files_up_to(room):
+        code, _, err = run(capsys, *train)
+    assert code == 2 and re.search(FULL, err) and err.count("\n") == 1, err
+    code, _, err = run(capsys, *train, "--resume")
+    assert code == 0, err
 
 
 def test_before_the_first_step_all_but_the_answers_may_change(tmp_path, capsys):

@@ -158,7 +158,7 @@ def test_what_is_left_out_is_recorded(tmp_path: Path) -> None:
     assert recorded["verifier"]["name_or_path"] == "Qwen/Qwen3-8B"
     card = (folder / "README.md").read_text()
     assert "| target | Qwen/Qwen3-8B |" in card
-    assert "| layers | 3, of which 2 see 6 rows and 2 are causal |" in card
+    assert "| layers | 3, of which 2 sliding over 6 rows and 2 causal |" in card
     assert "| brings its own | head of 24 tokens |" in card
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support.disk import FULL, files_up_to
 from support.plain import plain_greedy
 from support.tiny import tiny_model
 from support.tokenizer import EOS, byte_tokenizer
@@ -61,6 +62,18 @@ def test_an_interrupted_file_goes_on(model, tmp_path, temp, there):
     assert seen == [(2, 5), (4, 5), (5, 5)]
     assert [s.tokens.tolist() for s in again] == [s.tokens.tolist() for s in whole]
     assert (tmp_path / "part").read_text() == (tmp_path / "whole").read_text()
+
+
+def test_answers_go_on_once_the_disk_has_room(model, tmp_path):
+    write(model, tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    # The head and a batch of two have room, and a part of the second batch.
+    room = sum(map(len, whole.splitlines(keepends=True)[:3])) + 9
+    with files_up_to(room), pytest.raises(UserError, match=f"part {FULL}"):
+        write(model, tmp_path / "part")
+    seen = []
+    write(model, tmp_path / "part", seen=seen)
+    assert seen[0] == (2, 5) and (tmp_path / "part").read_bytes() == whole
 
 
 def test_sampling_depends_on_the_seed(model, tmp_path):
@@ -150,3 +163,10 @@ def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
 def test_a_target_without_template_cannot_invent():
     with pytest.raises(UserError, match="no chat template"):
         opening(byte_tokenizer())
+
+
+def test_a_target_whose_template_fails_cannot_invent():
+    tokenizer = inventor()
+    tokenizer._tokenizer.chat_template = "{{ raise_exception('never') }}"
+    with pytest.raises(UserError, match=r"cannot be applied \(never\).*give --data"):
+        opening(tokenizer)

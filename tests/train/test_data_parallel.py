@@ -1,13 +1,18 @@
-"""Two processes under ``mlx.launch`` train the drafter that one does."""
+"""Two processes train the drafter that one does, and end together."""
 
 import json
+import os
+import resource
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import mlx.core as mx
+import pytest
 from support.folders import save_target
+
+from dflash_mlx.train.world import World
 
 BIN = Path(sys.executable).parent
 LAUNCH = BIN / "mlx.launch"
@@ -26,13 +31,18 @@ def free_port() -> int:
             return port
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
+@pytest.fixture
+def train(tmp_path: Path) -> list[str | Path]:
+    """A command that lacks the output folder's name."""
     save_target(tmp_path / "target")
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"p{i}"}) + "\n" for i in range(6)))
     train = [BIN / "dflash-mlx", "train", "--model", tmp_path / "target", "--data", data]
     train += ["--max-tokens", "20", "--steps", "4", "--batch-size", "2", "--held-out", "2"]
-    train += ["--eval-every", "2", "--output"]
+    return [*train, "--eval-every", "2", "--output"]
+
+
+def test_two_processes_train_as_one(train: list[str | Path], tmp_path: Path) -> None:
     launch = [LAUNCH, "-n", "2", "--backend", "ring", "--starting-port", str(free_port())]
     for command in ([*train, tmp_path / "one"], [*launch, *train, tmp_path / "two"]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -47,3 +57,53 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     for a, b in zip(*[map(json.loads, log) for log in logs], strict=True):
         assert a.keys() == b.keys() and abs(a.get("loss", 0) - b.get("loss", 0)) < 1e-4
         assert a.get("tau") == b.get("tau")
+
+
+def both(command: list[str | Path], room: int) -> list[tuple[int, str]]:
+    """Exit codes and standard errors of two processes; the first one's files have little room."""
+    port = free_port()
+    hosts = Path(command[-1]).with_name("hosts.json")
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port + rank}"] for rank in range(2)]))
+    limits = (
+        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        lambda: None,
+    )
+    started = [
+        subprocess.Popen(
+            command,
+            env=os.environ | {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)},
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=limit,
+        )
+        for rank, limit in enumerate(limits)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in started]
+    return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
+
+
+# What is wrong, what the first process says of it, and the room that its files have.
+FAULTS = {
+    "both find it": (["--batch-size", "3"], "A batch of 3 sequences", 10**9),
+    "the first finds it": ([], "answers-train.jsonl is damaged", 10**9),
+    "the first fails in the midst": ([], "cannot be written", 20_000),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_process_says_what_is_wrong(fault, train, tmp_path):
+    more, words, room = FAULTS[fault]
+    output = tmp_path / "out"
+    if fault == "the first finds it":
+        (output / "training").mkdir(parents=True)
+        (output / "training" / "answers-train.jsonl").write_text("[1]\n")
+        more = ["--resume"]
+    (code, said), (other_code, other) = both([*train[:-1], *more, "--output", output], room)
+    assert code == 2 and said.startswith("error: ") and words in said
+    assert other_code == 1 and "Another process of this training has stopped" in other
+    assert "error: " not in other and "Traceback" not in said + other
+
+
+def test_what_another_process_did_not_cause_is_raised_as_it_is():
+    with pytest.raises(RuntimeError, match="out of memory"), World().together():
+        raise RuntimeError("out of memory")

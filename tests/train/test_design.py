@@ -101,6 +101,19 @@ def test_mask_tokens():
     assert EOS not in (258, 259)
 
 
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no system message') }}", "{{ missing.name }}", "{% if %}"]
+)
+def test_a_template_that_fails_is_a_sentence(template):
+    words = byte_tokenizer(words=["<a>", "<b>"])
+    words._tokenizer.chat_template = template
+    words.has_chat_template = True
+    target = Target(tiny_model(vocab_size=259))
+    with pytest.raises(UserError, match=r"chat template cannot be applied.*Give --mask-token"):
+        design(target, words, None, Shape())
+    assert design(target, words, None, Shape(mask_token=7)).mask_token_id == 7
+
+
 def test_a_mask_embedding_begins_as_the_mean():
     target = Target(tiny_model(vocab_size=257))
     config = design(target, byte_tokenizer(), None, Shape())

@@ -1,15 +1,17 @@
 """The chunked gradients: against the loss's own differences, and whatever the chunks."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import dequantize_model
 from support.training import numbers, random_text, tiny_learner
 
 from dflash_mlx.train.blocks import make_blocks, sample_blocks
-from dflash_mlx.train.learner import Sums
+from dflash_mlx.train.learner import Learner, Sums
 from dflash_mlx.train.run import forward_dtype
 
 OBJECTIVES = {
@@ -62,6 +64,24 @@ def loss_of(learner, parameters, features, blocks, weights):
     hidden = learner.hidden(blocks, context)
     losses, _ = learner.losses(hidden, learner.logits(hidden), blocks, features.hidden)
     return (losses * weights).sum().item()
+
+
+def test_small_gradients_pass_through_a_head_of_float16():
+    """As of improbable tokens, of which a vocabulary has many, in rows of little weight."""
+    half, full = (tiny_learner(objective={"gamma": 0.4}) for _ in range(2))
+    half.target.model.set_dtype(mx.float16)
+    weights = tree_map(lambda w: w.astype(mx.float32), half.target.model.parameters())
+    full.target.model.update(weights)
+    half = Learner(half.drafter, half.target, half.objective)
+    features, blocks, parameters = setup(full)
+    # The last rows alone, which weigh less than 1e-6.
+    blocks = replace(blocks, active=blocks.active & (np.arange(8) == 7))
+    found, expected = (add(x, parameters, features, blocks) for x in (half, full))
+    assert half.target.dtype == mx.float16 and 0 < (found.weight / found.rows).item() < 1e-6
+    assert mx.allclose(found.loss, expected.loss, rtol=1e-3)
+    for name, wanted in expected.gradients.items():
+        wrong = mx.linalg.norm(found.gradients[name] - wanted) / mx.linalg.norm(wanted)
+        assert wrong < 0.01, (name, wrong)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -60,7 +60,7 @@ def test_a_twentieth_is_held_out_and_the_split_is_the_seeds(model, tmp_path):
 def test_held_out_counts(model, tmp_path):
     assert len(prepare(model, tmp_path, {"train.jsonl": ROWS}, held_out=0)[1]) == 0
     assert len(prepare(model, tmp_path, {"train.jsonl": ROWS}, held_out=7)[1]) == 7
-    with pytest.raises(UserError, match="leave nothing to train on"):
+    with pytest.raises(UserError, match="none is left to train on"):
         prepare(model, tmp_path, {"train.jsonl": ROWS}, held_out=40)
 
 
@@ -100,8 +100,8 @@ def test_what_is_too_long_or_too_short_is_said(model, tmp_path):
     rows = [*ROWS[:3], {"text": ""}, {"prompt": "x" * 20}, {"prompt": "y"}]
     train, _, said = prepare(model, tmp_path, {"train.jsonl": rows}, held_out=0, max_seq_length=10)
     assert len(train) == 4 and max(len(s.tokens) for s in train) <= 10
-    assert any(line.startswith("Left out 1 sequences") for line in said)
-    assert any(line.startswith("Left out 1 prompts") for line in said)
+    assert any(line.startswith("Left out 1 sequence with") for line in said)
+    assert any(line.startswith("Left out 1 prompt of") for line in said)
     with pytest.raises(UserError, match="max-seq-length"):
         prepare(model, tmp_path, {"train.jsonl": rows[4:5]}, max_seq_length=10)
 

@@ -49,7 +49,11 @@ def test_chart_of_many_points_is_averaged_into_its_width():
 
 
 def test_chart_of_a_constant_and_of_nothing():
-    assert chart("x", [(1, 2.0), (2, 2.0)]).split("\n")[-2] == "2 │▁▁"
+    for value in (2.0, 0.0, -1e-300):
+        lines = chart("x", [(1, value), (2, value)]).split("\n")
+        # One label, where the bars are.
+        assert lines[-2] == f"{value:.4g} │▁▁"
+        assert {line.strip() for line in lines[1:-2]} == {"│"}
     assert "no values" in chart("x", [])
 
 

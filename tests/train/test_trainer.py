@@ -1,14 +1,16 @@
 """The loop: order, exact resume, limits, and what it writes."""
 
 import json
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from support.disk import ERRORS, FULL, files_up_to, listing
 from support.training import random_text, tiny_learner
 
 from dflash_mlx.errors import UserError
-from dflash_mlx.train import trainer
+from dflash_mlx.train import checkpoint, trainer
 from dflash_mlx.train.features import FeatureSource
 from dflash_mlx.train.optimizer import Updater, warmup_cosine
 from dflash_mlx.train.trainer import Settings, Trainer
@@ -194,3 +196,38 @@ def test_slow_steps_have_a_line_each(silence, steps, tmp_path, monkeypatch):
     assert [line.split(":")[0] for line in made.said if "learning rate" in line] == [
         f"step {step}/6" for step in steps
     ]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_checkpoint_before_stays(error, tmp_path, monkeypatch):
+    made = Made(tmp_path, steps=2)
+    made.trainer.run()
+    before = listing(tmp_path)
+
+    def write(path, arrays):
+        Path(path).write_bytes(b"cut")
+        raise error
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=FULL):
+        patch.setattr(mx, "save_safetensors", write)
+        checkpoint.save(tmp_path, made.updater, checkpoint.Progress(step=4))
+    assert listing(tmp_path) == before
+
+
+def test_a_training_goes_on_once_there_is_room(tmp_path):
+    whole = Made(tmp_path / "whole")
+    whole.trainer.run()
+    made = Made(tmp_path / "part")
+    save = made.trainer._save
+
+    def save_on_a_full_disk():
+        with files_up_to(10_000 if made.trainer.progress.step == 4 else 10**9):
+            save()
+
+    made.trainer._save = save_on_a_full_disk
+    with pytest.raises(UserError, match=f"checkpoint-0000004 {FULL}"):
+        made.trainer.run()
+    assert [p.name for p in made.folder.glob("checkpoint-*")] == ["checkpoint-0000002"]
+    again = Made(tmp_path / "part")
+    assert again.trainer.run() == "steps"
+    assert same(whole.updater.state(), again.updater.state()) and whole.log() == again.log()
