@@ -57,8 +57,8 @@ def _kernels(pair: Pair, caught: list[warnings.WarningMessage]) -> Finding:
         text = f"{' '.join(unbuilt)} The text stays the same; it takes longer. Please report it."
         return Finding("kernels", "advice", text, data)
     text = (
-        f"In a tiny pair in memory, the drafter's fused parts run so: {path}. A drafter of other "
-        "sizes may run otherwise; of the one that is given with --draft-model it is said."
+        f"In a tiny pair in memory, the drafter's fused parts run so: {path}. Other sizes may run "
+        "otherwise; --draft-model tells of a drafter of yours."
     )
     return Finding("kernels", "ok", text, data)
 

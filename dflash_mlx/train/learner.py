@@ -130,13 +130,13 @@ class Learner:
         step = mx.value_and_grad(self._chunk_loss, argnums=(0, 1))
         for part in self.chunks(blocks):
             (loss, news), (near_grads, context_grads) = step(near, context, part, features.hidden)
-            _add(sums.gradients, near_grads, self._scale)
+            _add(sums.gradients, {k: self._unscaled(v) for k, v in near_grads.items()})
             pull = [
-                tuple(a + b.astype(mx.float32) / self._scale for a, b in zip(x, y, strict=True))
+                tuple(a + self._unscaled(b) for a, b in zip(x, y, strict=True))
                 for x, y in zip(pull, context_grads, strict=True)
             ]
             weight, rows, correct = news
-            sums.loss, sums.weight = sums.loss + loss / self._scale, sums.weight + weight
+            sums.loss, sums.weight = sums.loss + self._unscaled(loss), sums.weight + weight
             sums.rows, sums.correct = sums.rows + rows, sums.correct + correct
             mx.eval(sums.gradients, pull, sums.scalars())
         _add(sums.gradients, mx.grad(self._context_loss)(far, features.taps, pull))
@@ -241,6 +241,10 @@ class Learner:
         pairs = zip(self._forward.context(taps), pull, strict=True)
         return sum((x * g).sum() for kv, grads in pairs for x, g in zip(kv, grads, strict=True))
 
+    def _unscaled(self, gradient: mx.array) -> mx.array:
+        gradient = gradient.astype(mx.float32)
+        return gradient if self._scale == 1.0 else gradient / self._scale
+
     def _use(self, parameters: Parameters) -> None:
         self.drafter.update(tree_unflatten(list(parameters.items())))
 
@@ -298,8 +302,7 @@ def _is_context(name: str) -> bool:
     return _is_context_only(name) or any(f".{x}." in name for x in ("k_proj", "v_proj", "k_norm"))
 
 
-def _add(sums: Parameters, news: Parameters, scale: float = 1.0) -> None:
-    """Add gradients of a loss that was multiplied by ``scale``."""
+def _add(sums: Parameters, news: Parameters) -> None:
     for name, value in news.items():
-        value = value.astype(mx.float32) / scale
+        value = value.astype(mx.float32)
         sums[name] = sums[name] + value if name in sums else value
