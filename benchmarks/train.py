@@ -3,10 +3,11 @@
     python benchmarks/train.py [--model … --draft-model … | --size 1.7B] [--tokens N] [--anchors N]
 
 Without a model the embedded pair is measured, or with ``--size`` a target of that size with random
-weights and a new drafter for it. Each part is timed by itself on one sequence of
-random tokens; the products' time is their operations, counted from the shapes, at the fastest rate
-that a large product of the same dtype reaches on this machine. Beside it stands what MLX takes for
-the forward's softmax and SwiGLU alone, which on a CPU are computed one number at a time.
+weights and a new drafter for it. Each part is timed by itself on one sequence of random tokens, and
+a step is one sequence's share of a batch. The products' time is their operations, counted from the
+shapes, at the fastest rate that a large product of the same dtype reaches on this machine. Beside
+it stands what MLX takes for the forward's softmax and SwiGLU alone, which on a CPU are computed one
+number at a time.
 """
 
 import argparse
@@ -32,6 +33,10 @@ from dflash_mlx.train.design import Shape, design, new_drafter
 from dflash_mlx.train.learner import Features, Learner, Sums
 from dflash_mlx.train.losses import Objective, default_gamma
 from dflash_mlx.train.optimizer import Updater
+from dflash_mlx.train.options import Options
+
+# The trainer's default: sequences that share an update of the weights.
+BATCH_SIZE = Options.batch_size
 
 
 def main() -> None:
@@ -122,6 +127,7 @@ def measure(learner: Learner, text: Sequence, blocks: Blocks, repeats: int) -> d
     }
     learned = seconds.pop("learn")
     seconds["head loss"] = learned - seconds["drafter"]
+    seconds["update"] /= BATCH_SIZE
     seconds["step"] = seconds["target forward"] + learned + seconds["update"]
     return seconds
 
