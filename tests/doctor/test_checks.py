@@ -126,9 +126,10 @@ def test_near_tie_is_no_fault(monkeypatch):
     assert generation.status == "ok" and "as good as equal" in generation.text
 
 
-def test_generation_that_fails_is_a_fault(monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_generation_that_fails_is_a_fault(kind, monkeypatch):
     def broken(*_: object) -> None:
-        raise RuntimeError("out of order")
+        raise kind("out of order")
 
     monkeypatch.setattr(trial, "emit", broken)
     (generation,) = trial.check_trial()
