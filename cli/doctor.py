@@ -7,10 +7,11 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, at_least_one
 from ..hub import is_path
 from ..wording import counted
 
+_CONTEXT = 8192
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
 
 
@@ -32,8 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--context",
         type=int,
-        default=8192,
-        help="tokens of prompt and answer that the pair should have room for (default: 8192)",
+        help="tokens of prompt and answer that the pair should have room for (default: "
+        f"{_CONTEXT})",
     )
     parser.add_argument(
         "--clean",
@@ -62,8 +63,9 @@ def run(args: argparse.Namespace) -> int:
         if name is not None and is_path(name) and not Path(name).expanduser().is_dir():
             raise UserError(f"There is no folder {name}.")
     models = {what: model for what, model in given.items() if model[0] is not None}
-    if args.context < 1:
-        raise UserError(f"context must be a whole number from 1 up, not {args.context}.")
+    context = _CONTEXT if args.context is None else at_least_one("context", args.context)
+    if args.context is not None and not models:
+        raise UserError("--context is what models should have room for; name them with --model.")
     try:
         # Imported here, because that it cannot be imported is what the doctor may have to say.
         from ..doctor.examination import examine
@@ -71,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"FAULT   MLX or mlx-lm cannot be imported: {error}. Install dflash-mlx again.")
         return 1
     findings = []
-    for finding in examine(models, args.context, args.clean):
+    for finding in examine(models, context, args.clean):
         findings.append(finding)
         if not args.json:
             _print(_MARKS[finding.status], finding.text)
