@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..wording import counted
 
 _CONTEXT = 8192
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -88,8 +90,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(mark: str, text: str) -> None:
     width = min(shutil.get_terminal_size().columns, 100)
+    # A quoted path stays on its line.
+    whole = re.sub(r"(?<!\w)'[^']*'", lambda quoted: quoted[0].replace(" ", _HARD_SPACE), text)
     lines = textwrap.wrap(
-        text,
+        whole,
         width,
         initial_indent=f"{mark:8}",
         subsequent_indent=" " * 8,
@@ -97,4 +101,4 @@ def _print(mark: str, text: str) -> None:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    print("\n".join(lines), flush=True)
+    print("\n".join(lines).replace(_HARD_SPACE, " "), flush=True)
