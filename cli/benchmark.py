@@ -162,6 +162,8 @@ def _check_before_loading(args: argparse.Namespace) -> None:
         block_sizes(args.block_sizes)
     if args.num_draft_tokens != 2 and args.mlx_draft_model is None:
         raise UserError("--num-draft-tokens is for --mlx-draft-model, which was not given.")
+    if args.seed and not args.temp:
+        raise UserError(f"--seed {args.seed} is for sampling; give a --temp above 0.")
     if args.acceptance != "coupled" and not args.temp:
         raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
 

@@ -47,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
     prompts = chosen_prompts(args)
     template = json_object("--chat-template-config", args.chat_template_config)
     Sampling(args.temp, args.top_p, seed=args.seed or 0)
-    if args.top_p and not args.temp:
-        raise UserError("top_p has no effect on greedy text; give --temp as well.")
+    if not args.temp and (args.top_p or args.seed is not None):
+        name = "top_p" if args.top_p else "seed"
+        raise UserError(f"{name} has no effect on greedy text; give --temp as well.")
     scores: dict[str, Score] = {}
     interrupted = False
     try:

@@ -179,6 +179,7 @@ MISTAKES = {
     "max-tokens": (["-m", "0"], "max_tokens"),
     "temperature": (["--temp", "-1"], "temp"),
     "acceptance without sampling": (["--acceptance", "rejection"], "--temp"),
+    "seed without sampling": (["--seed", "7"], "--temp"),
     "draft tokens without a model": (["--num-draft-tokens", "4"], "--mlx-draft-model"),
     "no such draft model": (["--mlx-draft-model", "./none"], "none"),
     "prompts": (["--prompts", "./none"], "none"),
