@@ -121,9 +121,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     files = [] if args.output is None else report_files(args.output)
     report, well = None, True
     try:
+        pair, tokenizer = load_pair(args)
         with Progress("run") as progress:
-            progress.announce("loading")
-            pair, tokenizer = load_pair(args)
             cases, notes = _cases(args, pair, tokenizer, prompts, progress)
             arms, more = _arms(args, pair, tokenizer)
             usable, refused = warm_up(arms, cases, progress.announce)

@@ -53,11 +53,10 @@ def run(args: argparse.Namespace) -> int:
     scores: dict[str, Score] = {}
     interrupted = False
     try:
+        pair, tokenizer = load_pair(args)
+        if pair.drafter is None:
+            raise UserError("There is no drafter to evaluate; give --draft-model.")
         with Progress("text") as progress:
-            progress.announce("loading")
-            pair, tokenizer = load_pair(args)
-            if pair.drafter is None:
-                raise UserError("There is no drafter to evaluate; give --draft-model.")
             questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
             options = {
                 name: getattr(args, name) for name in ("max_tokens", "temp", "top_p", "seed")
