@@ -106,7 +106,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """Measure, print the tables, and write the files that were asked for.
 
     Returns:
-        0, or 130 after Ctrl-C, when what was measured so far is printed and written.
+        0, 1 if a run failed, or 130 after Ctrl-C; what was measured till then is printed and
+        written.
 
     Raises:
         UserError: an option is wrong, or a model cannot be loaded.
@@ -118,23 +119,22 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     prompts = chosen_prompts(args)
     _check_before_loading(args)
     files = [] if args.output is None else report_files(args.output)
-    report = None
+    report, well = None, True
     try:
+        pair, tokenizer = load_pair(args)
         with Progress("run") as progress:
-            progress.announce("loading")
-            pair, tokenizer = load_pair(args)
             cases, notes = _cases(args, pair, tokenizer, prompts, progress)
             arms, more = _arms(args, pair, tokenizer)
             usable, refused = warm_up(arms, cases, progress.announce)
             plan = Plan(usable, cases, args.repeats, args.max_tokens)
             report = _report(args, plan, [*notes, *more, *refused])
             progress.expect(plan.runs)
-            run_benchmark(plan, report, progress.announce, progress.advance)
+            well = run_benchmark(plan, report, progress.announce, progress.advance)
     except KeyboardInterrupt:
         if report is None:
             raise
     _write(report, files)
-    return 130 if report.interrupted else 0
+    return 1 if not well else 130 if report.interrupted else 0
 
 
 def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -161,6 +161,8 @@ def _check_before_loading(args: argparse.Namespace) -> None:
         block_sizes(args.block_sizes)
     if args.num_draft_tokens != 2 and args.mlx_draft_model is None:
         raise UserError("--num-draft-tokens is for --mlx-draft-model, which was not given.")
+    if args.seed and not args.temp:
+        raise UserError(f"--seed {args.seed} is for sampling; give a --temp above 0.")
     if args.acceptance != "coupled" and not args.temp:
         raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
 

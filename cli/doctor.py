@@ -3,15 +3,18 @@
 import argparse
 import dataclasses
 import json
+import re
 import shutil
 import textwrap
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, at_least_one
 from ..hub import is_path
 from ..wording import counted
 
+_CONTEXT = 8192
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -32,8 +35,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--context",
         type=int,
-        default=8192,
-        help="tokens of prompt and answer that the pair should have room for (default: 8192)",
+        help="tokens of prompt and answer that the pair should have room for (default: "
+        f"{_CONTEXT})",
     )
     parser.add_argument(
         "--clean",
@@ -62,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
         if name is not None and is_path(name) and not Path(name).expanduser().is_dir():
             raise UserError(f"There is no folder {name}.")
     models = {what: model for what, model in given.items() if model[0] is not None}
-    if args.context < 1:
-        raise UserError(f"context must be a whole number from 1 up, not {args.context}.")
+    context = _CONTEXT if args.context is None else at_least_one("context", args.context)
+    if args.context is not None and not models:
+        raise UserError("--context is what models should have room for; name them with --model.")
     try:
         # Imported here, because that it cannot be imported is what the doctor may have to say.
         from ..doctor.examination import examine
@@ -71,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"FAULT   MLX or mlx-lm cannot be imported: {error}. Install dflash-mlx again.")
         return 1
     findings = []
-    for finding in examine(models, args.context, args.clean):
+    for finding in examine(models, context, args.clean):
         findings.append(finding)
         if not args.json:
             _print(_MARKS[finding.status], finding.text)
@@ -86,8 +90,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(mark: str, text: str) -> None:
     width = min(shutil.get_terminal_size().columns, 100)
+    # A quoted path stays on its line.
+    whole = re.sub(r"(?<!\w)'[^']*'", lambda quoted: quoted[0].replace(" ", _HARD_SPACE), text)
     lines = textwrap.wrap(
-        text,
+        whole,
         width,
         initial_indent=f"{mark:8}",
         subsequent_indent=" " * 8,
@@ -95,4 +101,4 @@ def _print(mark: str, text: str) -> None:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    print("\n".join(lines), flush=True)
+    print("\n".join(lines).replace(_HARD_SPACE, " "), flush=True)

@@ -47,16 +47,16 @@ def run(args: argparse.Namespace) -> int:
     prompts = chosen_prompts(args)
     template = json_object("--chat-template-config", args.chat_template_config)
     Sampling(args.temp, args.top_p, seed=args.seed or 0)
-    if args.top_p and not args.temp:
-        raise UserError("top_p has no effect on greedy text; give --temp as well.")
+    if not args.temp and (args.top_p or args.seed is not None):
+        name = "top_p" if args.top_p else "seed"
+        raise UserError(f"{name} has no effect on greedy text; give --temp as well.")
     scores: dict[str, Score] = {}
     interrupted = False
     try:
+        pair, tokenizer = load_pair(args)
+        if pair.drafter is None:
+            raise UserError("There is no drafter to evaluate; give --draft-model.")
         with Progress("text") as progress:
-            progress.announce("loading")
-            pair, tokenizer = load_pair(args)
-            if pair.drafter is None:
-                raise UserError("There is no drafter to evaluate; give --draft-model.")
             questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
             options = {
                 name: getattr(args, name) for name in ("max_tokens", "temp", "top_p", "seed")

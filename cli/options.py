@@ -15,6 +15,7 @@ from ..measure.arms import BlockSize
 from ..measure.prompts import Prompt, read_prompts, select
 from ..pair import Pair
 from ..request import at_least_one
+from .progress import Progress
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +42,13 @@ def load_pair(
 ) -> tuple[Pair, TokenizerWrapper]:
     """Load what the model options name; the embedded pair if they name nothing.
 
-    A drafter that is chosen because none is named is announced on stderr and put into the options.
+    That it goes on is shown on a terminal. A drafter that is chosen because none is named is
+    announced on stderr and put into the options.
 
     Args:
         args: with the options of :func:`add_model_options`.
         draft: whether to load a drafter at all.
-        quiet: whether to announce nothing.
+        quiet: whether to show and announce nothing.
 
     Raises:
         UserError: it cannot be loaded.
@@ -54,19 +56,21 @@ def load_pair(
     drafter: str | Path | Literal[False] | None = args.draft_model if draft else False
     revision = args.draft_revision if draft else None
     choice = None
-    if drafter is None and revision is None and args.model is not None:
-        choice = choose_drafter(args.model)
-        drafter = choice.folder or False
-        args.draft_model, args.draft_revision = choice.drafter, choice.revision
-    pair = load(
-        args.model,
-        drafter,
-        adapter_path=args.adapter_path,
-        revision=args.revision,
-        draft_revision=revision,
-        trust_remote_code=args.trust_remote_code,
-        tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
-    )
+    with Progress("model", shown=not quiet) as progress:
+        progress.announce("loading")
+        if drafter is None and revision is None and args.model is not None:
+            choice = choose_drafter(args.model)
+            drafter = choice.folder or False
+            args.draft_model, args.draft_revision = choice.drafter, choice.revision
+        pair = load(
+            args.model,
+            drafter,
+            adapter_path=args.adapter_path,
+            revision=args.revision,
+            draft_revision=revision,
+            trust_remote_code=args.trust_remote_code,
+            tokenizer_config={"trust_remote_code": True} if args.trust_remote_code else None,
+        )
     # Only now is the target known to be one.
     if choice and not quiet:
         print(choice.message, file=sys.stderr)

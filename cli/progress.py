@@ -7,11 +7,16 @@ from tqdm import tqdm
 
 
 class Progress:
-    """A bar on standard error, whose clock runs. It is off when that is not a terminal."""
+    """A bar on standard error, whose clock runs. It is off when that is not a terminal.
 
-    def __init__(self, unit: str):
+    Args:
+        unit: what is counted.
+        shown: whether there is a bar at all.
+    """
+
+    def __init__(self, unit: str, shown: bool = True):
         self._bar = tqdm(
-            disable=None,
+            disable=None if shown else True,
             leave=False,
             unit=unit,
             dynamic_ncols=True,

@@ -64,16 +64,15 @@ def run(args: argparse.Namespace) -> int:
     checks: list[Check] = []
     interrupted = False
     try:
+        pair, tokenizer = load_pair(args)
+        if pair.drafter is None:
+            raise UserError(
+                "There is nothing to verify without a drafter; name one: --draft-model."
+            )
+        largest = pair.drafter.block_size
+        sizes, notes = usable_block_sizes(sizes or [largest, "auto"], largest)
+        cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, options)) for p in prompts]
         with Progress("text") as progress:
-            progress.announce("loading")
-            pair, tokenizer = load_pair(args)
-            if pair.drafter is None:
-                raise UserError(
-                    "There is nothing to verify without a drafter; name one: --draft-model."
-                )
-            largest = pair.drafter.block_size
-            sizes, notes = usable_block_sizes(sizes or [largest, "auto"], largest)
-            cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, options)) for p in prompts]
             progress.expect(number_of_checks(len(cases), sizes))
             choice = Choice(args.temp, args.seed)
             for check in verify(

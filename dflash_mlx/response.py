@@ -70,14 +70,15 @@ class Clock:
 
 def report(response: GenerationResponse) -> str:
     """The statistics of a generation, for a person, from its last response."""
-    kernels = response.statistics.kernels
+    statistics = response.statistics
     return "\n".join(
         [
             f"Prompt: {response.prompt_tokens} tokens, {response.prompt_tps:.3f} tokens-per-sec",
             f"Generation: {response.generation_tokens} tokens, "
             f"{response.generation_tps:.3f} tokens-per-sec",
-            response.statistics.summary(),
-            *([f"Drafter: {kernels}"] if kernels else []),
+            statistics.summary(),
+            *([f"Drafter: {statistics.kernels}"] if statistics.kernels else []),
             f"Peak memory: {response.peak_memory:.3f} GB",
+            *([statistics.why_plain()] if statistics.switched_off else []),
         ]
     )

@@ -89,14 +89,21 @@ class Statistics:
         lines = [self._rounds()]
         if self.gain is not None:
             lines.append(f"Estimated gain: {self.gain:.2f} times the speed without drafting")
-        if self.switched_off:
-            lines.append(self._why_plain())
         if self.misfit:
             lines.append(
                 "Hardly any draft was accepted: this drafter does not seem to fit this target; was "
                 "it made for this very model?"
             )
         return "\n".join(lines)
+
+    def why_plain(self) -> str:
+        """Of a text for which drafting was :attr:`switched_off`, that it was, and why."""
+        if self.rounds[1] == self.total:
+            return "Drafting was switched off for the whole text: no block size promised to pay."
+        return (
+            f"Drafting was switched off for most of this text ({self.rounds[1]} of {self.tokens} "
+            "tokens), because it did not pay."
+        )
 
     def _rounds(self) -> str:
         if max(self.rounds, default=1) == 1:
@@ -107,11 +114,3 @@ class Statistics:
         )
         rates = " ".join(f"{r:.2f}" for r in self.acceptance())
         return f"Rounds: {sizes}, τ {self.tau:.2f}, accepted by position {rates}"
-
-    def _why_plain(self) -> str:
-        if self.rounds[1] == self.total:
-            return "Drafting was switched off for the whole text: no block size promised to pay."
-        return (
-            f"Drafting was switched off for most of this text ({self.rounds[1]} of {self.tokens} "
-            "tokens), because it did not pay."
-        )

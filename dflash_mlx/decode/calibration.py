@@ -31,8 +31,10 @@ UNSTEADY = 1.3
 # kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5 or 8 rows.
 LONG_SIZES = (1, 2, 4, 5, 6, 8, 9)
 WARM_UP_SECONDS = 0.2
-# What all rounds may take together, if a round of any size took as long as one of two rows. Where
-# that is too little for every size, fewer are measured: a slow machine must not wait for minutes.
+# What the rounds of all sizes may take together, if one of any size took as long as one of two
+# rows. Where that is too little for every size, fewer are measured: a slow machine must not wait
+# for minutes. On top come repeats, begun within PATIENCE at each context, some rounds that warm up
+# and time plain decoding again, and for each size REPEATS + 1 drafts and choices.
 BUDGET = 15.0
 REPEATS = 3
 

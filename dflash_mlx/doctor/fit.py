@@ -8,9 +8,12 @@ from typing import Any
 import mlx.core as mx
 
 from ..convert.json_file import read_json_object
+from ..convert.source import find_source, weights_folder
+from ..convert.weights import indexed_files
 from ..errors import UserError
 from ..hub import find_local
 from ..kernels.metal import on_metal
+from ..known_pairs import text_config
 from ..measure.machine import GB, total_memory
 from ..wording import counted
 from .finding import Finding
@@ -42,7 +45,7 @@ def check_fit(models: Mapping[str, tuple[str, str | None]], context: int) -> Fin
     needs, parts = [], []
     for what, (name, revision) in models.items():
         try:
-            need = need_of(name, revision)
+            need = need_of(what, name, revision)
         except UserError as error:
             return Finding("fit", "advice", f"Whether the pair fits is not known: {error}")
         needs.append(need)
@@ -73,8 +76,8 @@ def memory_limit() -> int:
     return total_memory()
 
 
-def need_of(name: str, revision: str | None = None) -> Need:
-    """What a model on this machine needs.
+def need_of(what: str, name: str, revision: str | None = None) -> Need:
+    """What a target or a drafter on this machine needs.
 
     Raises:
         UserError: it is not here, or not completely.
@@ -87,25 +90,23 @@ def need_of(name: str, revision: str | None = None) -> Need:
         )
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no config.json, so it is not a model folder.")
-    files = sorted(folder.glob("*.safetensors"))
-    if missing := _missing(folder):
+    stored = folder
+    if what == "drafter":
+        # A target's repository may keep its drafter in a subfolder.
+        source = find_source(folder, None)
+        folder, stored = source.folder, weights_folder(source)
+    if missing := _missing(stored):
         raise UserError(f"{name} is not complete on this machine; it lacks {missing[0]}.")
+    files = sorted(stored.glob("*.safetensors"))
     if not files:
-        raise UserError(f"{folder} holds no weights (*.safetensors).")
+        raise UserError(f"{stored} holds no weights (*.safetensors).")
     weights = sum(file.stat().st_size for file in files)
     return Need(weights, cache_bytes(read_json_object(folder / "config.json")))
 
 
 def _missing(folder: Path) -> list[str]:
     """Files that a checkpoint in several parts names and that are not there."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return []
-    try:
-        named = set(read_json_object(index)["weight_map"].values())
-    except (AttributeError, KeyError) as error:
-        raise UserError(f"{index} is damaged.") from error
-    return sorted(name for name in named if not (folder / name).is_file())
+    return sorted(name for name in indexed_files(folder) or () if not (folder / name).is_file())
 
 
 def cache_bytes(config: Mapping[str, Any]) -> int | None:
@@ -113,12 +114,12 @@ def cache_bytes(config: Mapping[str, Any]) -> int | None:
 
     An upper bound: layers with a window keep less.
     """
-    config = config.get("text_config") or config
+    config = text_config(config)
     layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
-    kv_heads = config.get("num_key_value_heads", heads)
-    latent = config.get("kv_lora_rank")
-    if latent or not (layers and heads and kv_heads):
+    kv_heads, width = config.get("num_key_value_heads") or heads, config.get("head_dim")
+    sizes = [layers, heads, kv_heads, width or config.get("hidden_size")]
+    if config.get("kv_lora_rank") or not all(isinstance(n, int) and n > 0 for n in sizes):
         return None
-    width = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    width = width or config["hidden_size"] // heads
     float32 = "float32" in (config.get("dtype"), config.get("torch_dtype"))
     return 2 * layers * kv_heads * width * (4 if float32 else 2)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from ..convert.additions import Additions
@@ -64,8 +65,8 @@ def _wrong_kinds(names: Mapping[str, str], kinds: Mapping[str, str]) -> str | No
     if found == {"target": "drafter", "drafter": "target"}:
         return (
             f"Target and drafter are swapped: {names['target']} holds a drafter and "
-            f"{names['drafter']} a target. Give --model {names['drafter']} "
-            f"--draft-model {names['target']}."
+            f"{names['drafter']} a target. Give --model {quote(names['drafter'])} "
+            f"--draft-model {quote(names['target'])}."
         )
     for what, other in (("target", "drafter"), ("drafter", "target")):
         if found.get(what, what) == other:

@@ -68,7 +68,7 @@ def check_backend() -> Finding:
             "MLX finds no Metal device, so it runs on the CPU, many times slower. A virtual "
             "machine without a GPU would explain it."
         )
-        return Finding("backend", "fault", text, data)
+        return Finding("backend", "advice", text, data)
     if device.type == mx.gpu:
         name = mx.device_info().get("device_name", device)
         return Finding("backend", "ok", f"MLX runs on the GPU: {name}.", data)

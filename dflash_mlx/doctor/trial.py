@@ -45,7 +45,7 @@ def check_trial() -> list[Finding]:
         try:
             with tiny_pair() as pair:
                 return [_kernels(pair, caught), _generation(pair)]
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             return [Finding("generation", "fault", f"A tiny generation fails: {error}.")]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..errors import UserError
+from ..wording import counted
 from .arms import PLAIN, Arm
 from .report import Report
 from .run import Case, Run, first_difference, measure
@@ -64,7 +65,7 @@ def warm_up(
         The arms that can run, and a sentence on each that mlx-lm refuses.
 
     Raises:
-        UserError: dflash-mlx itself refuses one.
+        UserError: dflash-mlx itself refuses one, or it fails.
     """
     usable, notes = [], []
     for arm in arms:
@@ -76,6 +77,11 @@ def warm_up(
             raise
         except ValueError as error:
             notes.append(f"Left out {arm.name}: mlx-lm says {str(error)!r}.")
+        except (MemoryError, RuntimeError) as error:
+            raise UserError(
+                f"{arm.name} fails in the warm-up with {error!r}. If memory does not suffice, "
+                "measure a smaller model or a shorter --context."
+            ) from error
         else:
             usable.append(arm)
     return usable, notes
@@ -83,7 +89,7 @@ def warm_up(
 
 def run_benchmark(
     plan: Plan, report: Report, announce: Callable[[str], None], advance: Callable[[], None]
-) -> None:
+) -> bool:
     """Measure everything, and add the runs to ``report``; what was measured stays in any case.
 
     Args:
@@ -91,6 +97,9 @@ def run_benchmark(
         report: gets the runs.
         announce: is told what is about to run.
         advance: is called after each run.
+
+    Returns:
+        Whether all went well; a run that fails is the last one, and the report has a note on it.
 
     Raises:
         KeyboardInterrupt: after the runs so far have been judged.
@@ -100,14 +109,21 @@ def run_benchmark(
         for repeat in range(plan.repeats):
             for case in plan.cases:
                 for arm in alternating(plan.arms, visits):
-                    announce(f"{arm.name}, {case.prompt}, {repeat + 1} of {plan.repeats}")
+                    what = f"{arm.name}, {case.prompt}, {repeat + 1} of {plan.repeats}"
+                    announce(what)
                     run, tokens = measure(arm, case, plan.max_tokens, repeat)
                     texts.tokens.append((run, tokens))
                     report.runs.append(run)
                     advance()
                 visits += 1
+    # Memory that does not suffice, or what mlx-lm refuses in the midst of a text.
+    except (MemoryError, RuntimeError, ValueError) as error:
+        length = counted(len(case.tokens), "token")
+        report.notes.append(f"Stopped: {what}, a prompt of {length}, failed with {error!r}.")
+        return False
     finally:
         texts.judge(plan.arms)
+    return True
 
 
 def alternating(arms: Sequence[T], visit: int) -> Iterable[T]:

@@ -104,6 +104,36 @@ def test_interrupt_gives_what_was_measured(pair, capsys, tmp_path, monkeypatch):
     assert "Interrupted" in (tmp_path / "r.html").read_text()
 
 
+@pytest.mark.parametrize("kind", [MemoryError, RuntimeError, ValueError])
+def test_a_run_that_fails_leaves_those_before_it(kind, pair, capsys, tmp_path, monkeypatch):
+    calls = []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3 + 5:
+            raise kind("Unable to allocate 9 bytes")
+        return measure(*arguments)
+
+    monkeypatch.setattr(loop, "measure", failing)
+    options = ("--block-sizes", "4", "--repeats", "2", "--output", tmp_path / "r")
+    code, out, err = run(capsys, *pair, *QUICK, *options)
+    (note,) = (line for line in out.splitlines() if "Unable to allocate 9 bytes" in line)
+    assert code == 1 and note.startswith("Stopped") and "code-1, 2 of 2" in note
+    assert "4 of 6 runs" in out and "block 4" in out and "Traceback" not in err
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert len(report["runs"]) == 4 and all(run["same_text"] for run in report["runs"])
+
+
+def test_a_failing_warm_up_is_one_sentence(pair, capsys, monkeypatch):
+    def failing(*_):
+        raise RuntimeError("Unable to allocate 9 bytes")
+
+    monkeypatch.setattr(loop, "measure", failing)
+    code, out, err = run(capsys, *pair, *QUICK)
+    assert (code, out) == (2, "") and err.startswith("error: plain fails in the warm-up")
+    assert "9 bytes" in err and err.count("\n") == 1
+
+
 def test_interrupt_before_the_first_run(pair, capsys, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -149,6 +179,7 @@ MISTAKES = {
     "max-tokens": (["-m", "0"], "max_tokens"),
     "temperature": (["--temp", "-1"], "temp"),
     "acceptance without sampling": (["--acceptance", "rejection"], "--temp"),
+    "seed without sampling": (["--seed", "7"], "--temp"),
     "draft tokens without a model": (["--num-draft-tokens", "4"], "--mlx-draft-model"),
     "no such draft model": (["--mlx-draft-model", "./none"], "none"),
     "prompts": (["--prompts", "./none"], "none"),

@@ -78,6 +78,7 @@ def test_clean(capsys, tmp_path):
     ("arguments", "words"),
     [
         (["--context", "0"], "context"),
+        (["--context", "100"], "name them with --model"),
         (["--revision", "main"], "target"),
         (["--draft-revision", "main", "--model", "x/y"], "drafter"),
         (["--draft-model", "/no/such/folder"], "There is no folder /no/such/folder"),

@@ -326,7 +326,7 @@ def test_evaluate_mistakes(tmp_path, capsys):
     prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": "abc"}])
     code, _, err = run(capsys, "evaluate", "--model", tmp_path / "target", "--prompts", prompts)
     assert code == 2 and "--draft-model" in err
-    for option, value in {"limit": 0, "block-size": 9, "temp": -1, "top-p": 0.5}.items():
+    for option, value in {"limit": 0, "block-size": 9, "temp": -1, "top-p": 0.5, "seed": 0}.items():
         code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, f"--{option}", value)
         assert code == 2 and option.replace("-", "_") in err and "'auto'" not in err
 

@@ -1,5 +1,7 @@
 """Calibration measures every size of tiny pairs, and leaves no trace."""
 
+from types import SimpleNamespace
+
 import mlx.core as mx
 import pytest
 from support.pairs import oracle_pair, random_pair
@@ -43,6 +45,39 @@ def test_sizes_to_measure(largest, sizes):
 )
 def test_a_slow_machine_measures_fewer_sizes(largest, seconds, sizes, long_sizes):
     assert affordable_sizes(largest, seconds) == (sizes, long_sizes)
+
+
+@pytest.mark.parametrize("unevenness", [1, 2])
+@pytest.mark.parametrize("seconds", [0.25, 2.0])
+def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness, monkeypatch):
+    now, rounds, drafts = [0.0], [], []
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    with random_pair(tiny_model(), block_size=12) as pair:
+        forward, draft = pair.target.forward, pair.drafter.draft
+
+        def slow_forward(ids, caches):
+            rounds.append(ids.shape[1])
+            now[0] += seconds * (unevenness if len(rounds) % 2 else 1)
+            return forward(ids, caches)
+
+        def counted_draft(*arguments):
+            drafts.append(arguments)
+            return draft(*arguments)
+
+        pair.target.forward, pair.drafter.draft = slow_forward, counted_draft
+        table = calibrate(pair.target, pair.drafter, 12)
+    sizes, some = affordable_sizes(12, seconds)
+    assert table.sizes == sizes
+    measured = len(sizes + some) * (calibration.ROUNDS + 2)
+    # Two more times of plain decoding, three warm-ups and three rigs.
+    beside = 2 * (calibration.ROUNDS + 2) + 3 * 2 + 3 * 2
+    repeats = 2 * (calibration.PATIENCE / seconds + 2 * (calibration.ROUNDS + 2))
+    assert len(rounds) <= measured + beside + (repeats if unevenness > 1 else 0)
+    assert len(rounds) > measured
+    alone = (calibration.REPEATS + 1) * (len(sizes + some) + len(sizes))
+    assert len(drafts) <= sum(rows > 1 for rows in rounds) + alone
+    if unevenness == 1 and seconds < 1:
+        assert now[0] <= calibration.BUDGET + beside * seconds
 
 
 @pytest.mark.parametrize("budget", [0.0, 1e-9])

@@ -52,6 +52,14 @@ def test_swapped(target, drafter, capsys):
     assert "are swapped" in out and "They fit" not in out and "1 fault found." in out
 
 
+def test_a_command_to_copy_may_have_spaces_in_it(target, drafter, tmp_path, capsys):
+    target = target.rename(tmp_path / "my own target model")
+    drafter = drafter.rename(tmp_path / "my own drafter model")
+    assert main(["doctor", "--model", str(drafter), "--draft-model", str(target)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert all(sum(f"'{path}'" in line for line in lines) == 1 for path in (target, drafter))
+
+
 def test_a_drafter_as_the_target(drafter):
     for models in ({"target": drafter}, {"target": drafter, "drafter": drafter}):
         found = check(**models)

@@ -64,13 +64,14 @@ def test_wrong_drafts_are_hardly_drafted():
     last = run([0], {rows: 0.8 + 0.2 * rows for rows in range(1, 9)}, acceptance=0.1)
     assert last.statistics.rounds[1] > 0.85 * last.statistics.total
     assert last.statistics.switched_off
-    assert "switched off for most of this text" in report(last)
+    assert "switched off for most of this text" in report(last).splitlines()[-1]
 
 
 def test_where_nothing_can_pay_nothing_is_drafted():
     last = run([7], DEAR)
     assert dict(last.statistics.rounds) == {1: N}
-    assert "switched off for the whole text: no block size promised to pay." in report(last)
+    final = report(last).splitlines()[-1]
+    assert final.endswith("switched off for the whole text: no block size promised to pay.")
 
 
 def test_drafts_never_accepted_hint_at_the_wrong_drafter():
