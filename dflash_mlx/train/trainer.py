@@ -141,7 +141,7 @@ class Trainer:
 
     def _step(self) -> None:
         begun = time.perf_counter()
-        sums, tokens = Sums.zero(), 0
+        sums = Sums.zero()
         batch = self.batch(self.progress.step)
         for place, sequence in self.world.share(batch):
             random = np.random.default_rng([self.settings.seed, 1, place])
@@ -154,6 +154,11 @@ class Trainer:
             )
             self.learner.add(self.updater.parameters, self.source(sequence), blocks, sums)
         sums = self.world.average(sums)
+        if sums.weight.item() == 0:
+            # A drafter of fewer tokens than the target's may know none of these.
+            self.progress.step += 1
+            self._say(f"step {self.progress.step}: nothing to learn; the weights stay as they are")
+            return
         norm = self.updater.update({k: g / sums.weight for k, g in sums.gradients.items()})
         loss = (sums.loss / sums.weight).item()
         self.progress.step += 1

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from support.disk import ERRORS, FULL, files_up_to, listing
+from support.tiny import VOCAB
 from support.training import random_text, tiny_learner
 
 from dflash_mlx.errors import UserError
@@ -22,9 +23,9 @@ SETTINGS = {"steps": 6, "batch_size": 2, "anchors": 4, "eval_every": 2, "save_ev
 class Made:
     """A trainer on five random texts, and what it said and exported."""
 
-    def __init__(self, folder, held_out=2, cache=None, rate=1e-3, **changes):
+    def __init__(self, folder, held_out=2, cache=None, rate=1e-3, vocab_size=VOCAB, **changes):
         folder.mkdir(exist_ok=True)
-        learner = tiny_learner()
+        learner = tiny_learner(vocab_size=vocab_size)
         texts = [random_text(5, 24 + 3 * i, seed=i) for i in range(5 + held_out)]
         settings = Settings(**(SETTINGS | changes))
         updater = Updater(learner.parameters(), warmup_cosine(rate, settings.steps, 0.04))
@@ -171,6 +172,26 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
     made.updater.parameters[name] = made.updater.parameters[name] * np.nan
     with pytest.raises(UserError, match="loss is nan at step 1"):
         made.trainer.run()
+
+
+def test_short_answers_with_prefixes_stay_numbers(tmp_path):
+    """With one block a step, all of which may be given."""
+    made = Made(tmp_path, steps=20, batch_size=1, anchors=1, prefixes=True)
+    for text in made.trainer.sequences:
+        text.supervised[:-2] = False
+    assert made.trainer.run() == "steps"
+    assert all(np.isfinite(e["loss"]) for e in made.log() if "loss" in e)
+
+
+def test_a_step_with_nothing_to_learn_changes_nothing(tmp_path):
+    """The drafter knows none of the tokens."""
+    made = Made(tmp_path, steps=1, vocab_size=50)
+    for text in made.trainer.sequences:
+        text.tokens[:] = 60
+    before = made.updater.state()
+    assert made.trainer.run() == "steps" and made.trainer.progress.step == 1
+    assert same(before, made.updater.state())
+    assert any("nothing to learn" in line for line in made.said)
 
 
 def test_a_checkpoint_of_another_drafter(tmp_path):
