@@ -107,21 +107,19 @@ class Trainer:
         name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
         self.log = Log(self.folder / name, self.progress.step)
         self._begun = self._reported = time.perf_counter()
-        before = self.progress.seconds
         if not resume:
             self._evaluate()
         reason = "patience" if self._is_out_of_patience() else "steps"
         while reason == "steps" and self.progress.step < self.settings.steps:
             self._step()
-            self.progress.seconds = before + time.perf_counter() - self._begun
             last = self.progress.step == self.settings.steps
             due = last or self.progress.step % self.settings.eval_every == 0
             if due:
                 self._evaluate()
             over = "" if last else self._is_over()
-            if over == "time" and not due:
-                # What was learned so far should be in the drafter's folder.
-                self._evaluate(extra=True)
+            if over and not due and not self.held_out:
+                # With them, an evaluation that is not due would change what a resumed run keeps.
+                self._keep()
             if last or over or self.progress.step % self.settings.save_every == 0:
                 self._save()
             reason = over or reason
@@ -196,11 +194,8 @@ class Trainer:
                 f"learning rate {recent[-1]['learning_rate']:.2e}, {rate:.0f} tokens/s"
             )
 
-    def _evaluate(self, extra: bool = False) -> None:
-        """Evaluate, and write the parameters if they are the best so far.
-
-        An extra evaluation does not try the patience of a run that goes on.
-        """
+    def _evaluate(self) -> None:
+        """Evaluate, and write the parameters if they are the best so far."""
         progress = self.progress
         if not self.held_out:
             if progress.step:
@@ -211,36 +206,29 @@ class Trainer:
         bar = tqdm(share, "Evaluating", unit="text", delay=2.0, leave=False, disable=quiet)
         mine = evaluate(self.learner, self.updater.parameters, self.source, bar)
         result = self._together(mine)
-        accuracy = [round(a, 4) for a in result["accuracy"]]
+        accuracy = [round(a, 4) for a in result.accuracy]
         self.log.add(
             step=progress.step,
-            eval_loss=result["loss"],
-            tau=result["tau"],
+            eval_loss=result.mean_loss,
+            tau=result.tau,
             position_accuracy=accuracy,
         )
         positions = " ".join(f"{a:.2f}" for a in accuracy)
         self._say(
-            f"step {progress.step}: held-out loss {result['loss']:.4f}, simulated τ "
-            f"{result['tau']:.3f}, accuracy by position {positions}"
+            f"step {progress.step}: held-out loss {result.mean_loss:.4f}, simulated τ "
+            f"{result.tau:.3f}, accuracy by position {positions}"
         )
-        if result["tau"] > progress.best_tau:
-            progress.best_tau, progress.best_step = result["tau"], progress.step
+        if result.tau > progress.best_tau:
+            progress.best_tau, progress.best_step = result.tau, progress.step
             progress.worse = 0
             self._keep()
-        elif not extra:
+        else:
             progress.worse += 1
 
-    def _together(self, mine: Evaluation) -> dict[str, float | list[float]]:
+    def _together(self, mine: Evaluation) -> Evaluation:
         """The evaluation of all processes' sequences."""
-        counts = [mine.loss, mine.weight, mine.tokens, mine.rounds.total, *mine.right, *mine.active]
-        numbers = np.array(self.world.total(mx.array(np.array(counts, np.float32))))
-        loss, weight, tokens, rounds = numbers[:4].tolist()
-        right, active = np.split(numbers[4:], 2)
-        return {
-            "loss": loss / max(weight, 1e-9),
-            "tau": tokens / max(rounds, 1),
-            "accuracy": (right / np.maximum(active, 1)).tolist(),
-        }
+        counts = mx.array(mine.counts().astype(np.float32))
+        return Evaluation.of(np.array(self.world.total(counts)))
 
     def _keep(self) -> None:
         if self.world.is_first:

@@ -97,6 +97,18 @@ def test_walk():
     assert result.tau == 2.0
 
 
+def test_evaluations_of_several_processes_add_up():
+    result = Evaluation(block_size=4)
+    result.loss, result.weight = 3.0, 1.5
+    result.right[:], result.active[:] = (4, 3, 0), (4, 4, 2)
+    _walk({4: 1, 6: 0, 7: 3, 11: 0}, 5, 13, result)
+    assert Evaluation.of(result.counts()).rounds == result.rounds
+    twice = Evaluation.of(2 * result.counts())
+    assert twice.tokens == 2 * result.tokens and twice.rounds.total == 2 * result.rounds.total
+    for name in ("mean_loss", "accuracy", "tau"):
+        assert getattr(twice, name) == getattr(result, name)
+
+
 def test_a_perfect_drafter_and_a_hopeless_one(texts):
     learner = tiny_learner()
     sequence = texts[0][1]

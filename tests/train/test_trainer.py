@@ -13,6 +13,7 @@ from support.training import random_text, tiny_learner
 from dflash_mlx.errors import UserError
 from dflash_mlx.train import checkpoint, trainer
 from dflash_mlx.train.features import FeatureSource
+from dflash_mlx.train.heldout import Evaluation
 from dflash_mlx.train.optimizer import Updater, warmup_cosine
 from dflash_mlx.train.trainer import Settings, Trainer
 from dflash_mlx.train.world import World
@@ -62,6 +63,13 @@ def same(a, b):
 
 class Interrupted(Exception):
     """Stands for whatever ends a process."""
+
+
+def evaluation(tau):
+    """One that comes to ``tau``."""
+    result = Evaluation(8, tokens=round(1000 * tau))
+    result.rounds.rounds[8] = 1000
+    return result
 
 
 def interrupt(made, step):
@@ -119,7 +127,7 @@ def test_the_best_by_tau_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(
         made.trainer,
         "_together",
-        lambda mine: {"loss": 0.0, "tau": next(taus), "accuracy": [0.0] * 7},
+        lambda mine: evaluation(next(taus)),
     )
     made.trainer.run()
     assert [step for step, _ in made.exported] == [0, 2] and made.card == 6
@@ -131,7 +139,7 @@ def test_patience(tmp_path, monkeypatch):
     monkeypatch.setattr(
         made.trainer,
         "_together",
-        lambda mine: {"loss": 0.0, "tau": next(taus), "accuracy": [0.0] * 7},
+        lambda mine: evaluation(next(taus)),
     )
     assert made.trainer.run() == "patience"
     assert made.trainer.progress.step == 4
@@ -144,15 +152,39 @@ def test_the_time_limit_leaves_a_checkpoint(tmp_path):
     made = Made(tmp_path, time_limit=1e-9)
     assert made.trainer.run() == "time"
     assert [p.name for p in tmp_path.glob("checkpoint-*")] == ["checkpoint-0000001"]
-    # What it came to is evaluated and kept.
-    assert "step 1: held-out loss" in made.said[-1]
     # The limit is one of each run.
     assert Made(tmp_path, time_limit=1e-9).trainer.run() == "time"
     again = Made(tmp_path, time_limit=600)
     assert (again.trainer.run(), again.trainer.progress.step) == ("steps", 6)
     whole = Made(tmp_path / "whole")
     whole.trainer.run()
-    assert same(whole.updater.state(), again.updater.state())
+    assert same(whole.updater.state(), again.updater.state()) and whole.log() == again.log()
+    assert whole.trainer.progress == again.trainer.progress
+    assert whole.exported[-1][0] == again.exported[-1][0]
+
+
+def test_a_good_moment_to_stop_changes_nothing(tmp_path, monkeypatch):
+    """Were τ looked at where the time ends, patience and the drafter kept would be others."""
+    taus = {0: 1.0, 1: 9.0, 2: 2.0, 4: 3.0, 6: 4.0}
+
+    def run(name, **changes):
+        made = Made(tmp_path / name, patience=1, **changes)
+        monkeypatch.setattr(
+            made.trainer, "_together", lambda mine: evaluation(taus[made.trainer.progress.step])
+        )
+        return made, made.trainer.run()
+
+    whole, why = run("whole")
+    assert (why, run("part", time_limit=1e-9)[1]) == ("steps", "time")
+    part, _ = run("part")
+    assert whole.trainer.progress == part.trainer.progress and whole.log() == part.log()
+
+
+def test_the_time_limit_keeps_the_last_where_nothing_is_held_out(tmp_path):
+    made = Made(tmp_path, held_out=0, time_limit=1e-9)
+    made.trainer.run()
+    step, parameters = made.exported[-1]
+    assert step == 1 and same(parameters, made.updater.parameters)
 
 
 def test_all_steps_within_the_last_second_are_no_time_limit(tmp_path):
