@@ -105,7 +105,7 @@ class Trainer:
             self.progress = checkpoint.restore(self.folder, self.updater)
         # The log of a process that does not speak stays out of the way of the first one's.
         name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
-        self.log = Log(self.folder / name, self.progress.step)
+        self.log = Log(self.folder / name, self.progress.step if resume else None)
         self._begun = self._reported = time.perf_counter()
         if not resume:
             self._evaluate()

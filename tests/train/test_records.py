@@ -33,7 +33,7 @@ def test_a_damaged_log_is_refused(damage, tmp_path):
 
 
 def test_a_new_log_is_empty(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / "log.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
     assert Log(tmp_path / "log.jsonl").entries == []
 
 

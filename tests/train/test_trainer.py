@@ -87,7 +87,7 @@ def interrupt(made, step):
 
 
 @pytest.mark.parametrize("prefixes", [False, True])
-@pytest.mark.parametrize("at", [2, 3, 5])
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 5])
 def test_a_resumed_training_gives_the_same_numbers(tmp_path, at, prefixes):
     whole = Made(tmp_path / "whole", prefixes=prefixes)
     assert whole.trainer.run() == "steps"
