@@ -210,7 +210,7 @@ def _facts(
         "objective": f"{loss[objective.loss]}, weights: {weighting}",
         "sequences": len(sequences),
         "tokens_of_answers": int(sum(s.supervised.sum() for s in sequences)),
-        "steps": settings.steps,
+        "planned_steps": settings.steps,
         "sequences_a_step": settings.batch_size,
         "anchors_a_sequence": settings.anchors,
         "learning_rate": options.learning_rate,

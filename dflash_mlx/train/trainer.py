@@ -232,7 +232,8 @@ class Trainer:
 
     def _keep(self) -> None:
         if self.world.is_first:
-            self._output.write(self.updater.parameters, self.log)
+            tau = self.progress.best_tau if self.held_out else None
+            self._output.write(self.updater.parameters, self.log, self.progress.step, tau)
 
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""

@@ -41,10 +41,10 @@ def test_the_drafter_before_stays(tmp_path):
     (tmp_path / "training").mkdir()
     log = Log(tmp_path / "training" / "log.jsonl")
     output = Output(tmp_path, config, mx.float32, {"target": "a target"})
-    output.write(parameters(config, 1), log)
+    output.write(parameters(config, 1), log, 1, 1.5)
     before = listing(tmp_path)
     with files_up_to(10_000), pytest.raises(UserError, match=FULL):
-        output.write(parameters(config, 2), log)
+        output.write(parameters(config, 2), log, 2, 2.5)
     assert listing(tmp_path) == before
     with files_up_to(100), pytest.raises(UserError, match=f"README.md {FULL}"):
         output.write_card(log)

@@ -46,8 +46,9 @@ class Made:
         )
         self.folder, self.updater = folder, updater
 
-    def write(self, parameters, log):
-        self.exported.append((self.trainer.progress.step, parameters))
+    def write(self, parameters, log, step, tau):
+        self.exported.append((step, parameters))
+        self.tau = tau
 
     def write_card(self, log):
         self.card = log.entries[-1]["step"]
@@ -130,7 +131,7 @@ def test_the_best_by_tau_is_kept(tmp_path, monkeypatch):
         lambda mine: evaluation(next(taus)),
     )
     made.trainer.run()
-    assert [step for step, _ in made.exported] == [0, 2] and made.card == 6
+    assert [step for step, _ in made.exported] == [0, 2] and made.tau == 1.5 and made.card == 6
     assert (made.trainer.progress.best_tau, made.trainer.progress.best_step) == (1.5, 2)
 
 
@@ -195,7 +196,7 @@ def test_without_held_out_sequences_the_last_is_kept(tmp_path):
     made = Made(tmp_path, held_out=0)
     made.trainer.run()
     step, parameters = made.exported[-1]
-    assert step == 6 and same(parameters, made.updater.parameters)
+    assert step == 6 and same(parameters, made.updater.parameters) and made.tau is None
 
 
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
