@@ -21,7 +21,7 @@ from ..wording import counted
 from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
-from .design import design, new_drafter, warm_start
+from .design import design, new_drafter
 from .disk import writing
 from .features import FeatureSource
 from .learner import Learner, check_trainable
@@ -31,6 +31,7 @@ from .options import Options
 from .output import Output
 from .prepare import Data, Preparation, read_data
 from .trainer import Settings, Trainer
+from .warm import warm_start
 from .world import World
 
 Say = Callable[[str], None]
@@ -100,7 +101,7 @@ def _begin(
         trust_remote_code=options.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
     )
-    drafter = _drafter(options, pair.target, tokenizer, pair.context_length)
+    drafter = _drafter(options, pair.target, tokenizer, pair.context_length, say)
     return pair, drafter, Preparation(pair.model, tokenizer, options, data, folder, world, say)
 
 
@@ -126,14 +127,18 @@ def _check_output(options: Options, folder: Path) -> None:
 
 
 def _drafter(
-    options: Options, target: Target, tokenizer: TokenizerWrapper, context_length: int | None
+    options: Options,
+    target: Target,
+    tokenizer: TokenizerWrapper,
+    context_length: int | None,
+    say: Say,
 ) -> Drafter:
     if options.init_from is None:
         config = options.passes(design(target, tokenizer, context_length, options.shape))
         check_pair(config, target)
         drafter = new_drafter(config, target, options.seed)
         if options.warm_start:
-            warm_start(drafter, target)
+            say(warm_start(drafter, target))
         return drafter
     drafter = load_drafter(convert_cached(options.init_from))
     check_pair(drafter.config, target)
