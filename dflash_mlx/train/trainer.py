@@ -99,13 +99,9 @@ class Trainer:
 
         Raises:
             UserError: the loss is no longer a number, or the checkpoint is of other weights.
+            PeerStopped: the first process has said that.
         """
-        resume = checkpoint.find(self.folder) is not None
-        if resume:
-            self.progress = checkpoint.restore(self.folder, self.updater)
-        # The log of a process that does not speak stays out of the way of the first one's.
-        name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
-        self.log = Log(self.folder / name, self.progress.step if resume else None)
+        resume = self.world.agree(self._restore)
         self._begun = self._reported = time.perf_counter()
         if not resume:
             self._evaluate()
@@ -126,6 +122,16 @@ class Trainer:
         if self.world.is_first:
             self._output.write_card(self.log)
         return reason
+
+    def _restore(self) -> bool:
+        """Go on from the last checkpoint and its log, and return True, if there is one."""
+        resume = checkpoint.find(self.folder) is not None
+        if resume:
+            self.progress = checkpoint.restore(self.folder, self.updater)
+        # The log of a process that does not speak stays out of the way of the first one's.
+        name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
+        self.log = Log(self.folder / name, self.progress.step if resume else None)
+        return resume
 
     def batch(self, step: int) -> list[tuple[int, Sequence]]:
         """The sequences of a step, with their place in the stream of all that are ever drawn."""
@@ -161,10 +167,8 @@ class Trainer:
         loss = (sums.loss / sums.weight).item()
         self.progress.step += 1
         if not np.isfinite(loss) or not np.isfinite(norm.item()):
-            raise UserError(
-                f"The loss is {loss} at step {self.progress.step}; resume from the last checkpoint "
-                "with a smaller learning rate."
-            )
+            # All processes find it; the first says so.
+            self.world.first(lambda: self._fail(loss))
         tokens = sum(len(sequence.tokens) for _, sequence in batch)
         self.log.add(
             step=self.progress.step,
@@ -177,6 +181,15 @@ class Trainer:
         )
         self._report()
         mx.clear_cache()
+
+    def _fail(self, loss: float) -> None:
+        kept = self.folder.parent
+        better = f"; --init-from {kept} begins with the best drafter so far"
+        raise UserError(
+            f"The loss or its gradient is no longer a number (loss {loss} at step "
+            f"{self.progress.step}). Train into another --output with a smaller --learning-rate"
+            f"{better if (kept / 'config.json').is_file() else ''}."
+        )
 
     def _report(self) -> None:
         """A line after the first step, after every tenth, and where steps are slow."""

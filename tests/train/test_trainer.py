@@ -200,11 +200,16 @@ def test_without_held_out_sequences_the_last_is_kept(tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_the_training(tmp_path):
-    made = Made(tmp_path)
+    made = Made(tmp_path / "training")
     name = "layers.0.mlp.up_proj.weight"
     made.updater.parameters[name] = made.updater.parameters[name] * np.nan
-    with pytest.raises(UserError, match="loss is nan at step 1"):
+    with pytest.raises(UserError, match=r"loss nan at step 1.*another --output") as raised:
         made.trainer.run()
+    assert "--init-from" not in str(raised.value)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="nan at step 2") as raised:
+        Made(tmp_path / "training", rate=np.nan).trainer.run()
+    assert f"--init-from {tmp_path} begins" in str(raised.value)
 
 
 def test_short_answers_with_prefixes_stay_numbers(tmp_path):
