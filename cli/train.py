@@ -157,7 +157,7 @@ def _add_objective_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_loop_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--epochs", type=float, default=6.0, help="(default: 6)")
+    group.add_argument("--epochs", type=float, help="(default: 6)")
     group.add_argument("--steps", type=int, help="updates, instead of epochs")
     group.add_argument(
         "--batch-size",

@@ -27,9 +27,9 @@ from .features import FeatureSource
 from .learner import Learner, check_trainable
 from .losses import Objective
 from .optimizer import Updater, warmup_cosine
-from .options import Options
+from .options import EPOCHS, Options
 from .output import Output
-from .prepare import Data, Preparation, read_data
+from .prepare import Data, Preparation, check_data, read_data
 from .trainer import Settings, Trainer
 from .warm import warm_start
 from .world import World
@@ -87,7 +87,9 @@ def _data(options: Options, folder: Path, world: World) -> Data:
             f"A batch of {counted(options.batch_size, 'sequence')} cannot be shared by "
             f"{world.size} processes; give a multiple."
         )
-    return read_data(options.data)
+    data = read_data(options)
+    check_data(options, data)
+    return data
 
 
 def _begin(
@@ -160,7 +162,8 @@ def _trainer(
     objective = options.objective(config.block_size)
     dtype = forward_dtype(target.dtype)
     learner = Learner(drafter, target, objective, options.chunk_blocks, dtype)
-    steps = options.steps or max(1, round(options.epochs * len(sequences) / options.batch_size))
+    epochs = EPOCHS if options.epochs is None else options.epochs
+    steps = options.steps or max(1, round(epochs * len(sequences) / options.batch_size))
     every = max(10, round(steps / 20))
     settings = Settings(
         steps=steps,

@@ -155,23 +155,15 @@ def test_answers_in_the_data_are_used(tmp_path, capsys):
     save_target(tmp_path / "target")
     rows = [{"prompt": f"p{i}", "completion": "answer"} for i in range(6)]
     data = write_rows(tmp_path / "x.jsonl", rows)
-    train = [
-        "train",
-        "--model",
-        tmp_path / "target",
-        "--data",
-        data,
-        "--steps",
-        1,
-        "--max-tokens",
-        8,
-    ]
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
     code, out, _ = run(capsys, *train, "--output", tmp_path / "a", "--held-out", 1)
     # The answer and its end token.
     assert code == 0 and "Training: 5 sequences, 45 tokens, 35 of them answers" in out
     assert "Held out: 1 sequence, 9 tokens" in out and "Stopped after 1 step: " in out
     assert not list((tmp_path / "a" / "training").glob("answers*"))
-    assert run(capsys, *train, "--output", tmp_path / "b", "--regenerate")[0] == 0
+    assert (
+        run(capsys, *train, "--output", tmp_path / "b", "--regenerate", "--max-tokens", 8)[0] == 0
+    )
     assert list((tmp_path / "b" / "training").glob("answers*"))
 
 
@@ -236,6 +228,8 @@ MISTAKES = {
     "no template": (["--self-prompts", "1"], "no chat template"),
     "model": (["--model", "./none", "--self-prompts", "1"], "no folder"),
     "init": (["--self-prompts", "1", "--init-from", "./none"], "no folder"),
+    "epochs and steps": (["--self-prompts", "1", "--epochs", "6", "--steps", "9"], "not by both"),
+    "no answers": (["--self-prompts", "1", "--no-regenerate"], "leave --no-regenerate out"),
 }
 
 
@@ -250,14 +244,24 @@ def test_mistake_is_one_sentence_and_exit_code_2(mistake, tmp_path, capsys):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("more", ["--no-regenerate", "--held-out=1", "--chat-template-config={}"])
+def test_what_the_data_do_not_allow_is_said_before_the_target_is_loaded(more, tmp_path, capsys):
+    """And nothing is left behind, so that the right command can follow."""
+    data = write_rows(tmp_path / "x.jsonl", [{"prompt": "ask"}])
+    train = ["train", "--model", tmp_path / "none", "--data", data, "--output", tmp_path / "x"]
+    code, _, err = run(capsys, *train, more)
+    words = {"--no-regenerate": "has no answer", "--held-out=1": "none is left"}
+    assert code == 2 and words.get(more, "no folder") in err and not (tmp_path / "x").exists()
+
+
 def test_other_options_are_refused_on_resume(tmp_path, capsys):
     save_target(tmp_path / "target")
     data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
     train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
     train += ["--steps", 2, "--held-out", 1]
     assert run(capsys, *train)[0] == 0
-    code, _, err = run(capsys, *train, "--resume", "--learning-rate", 1e-3, "--max-tokens", 4)
-    assert code == 2 and "max_tokens, learning_rate" in err
+    code, _, err = run(capsys, *train, "--resume", "--learning-rate", 1e-3, "--anchors", 4)
+    assert code == 2 and "anchors, learning_rate" in err
     assert run(capsys, *train, "--resume", "--time-limit", 3)[0] == 0
     data.write_text(data.read_text() + '{"text": "one more"}\n')
     code, _, err = run(capsys, *train, "--resume")
@@ -279,9 +283,10 @@ def test_a_full_disk_is_one_sentence_and_resume_goes_on(room, tmp_path, capsys):
 
 def test_before_the_first_step_all_but_the_answers_may_change(tmp_path, capsys):
     save_target(tmp_path / "target")
-    data = write_rows(tmp_path / "x.jsonl", [{"prompt": f"p{i}"} for i in range(6)])
+    rows = [{"prompt": f"p{i}"} for i in range(6)] + [{"prompt": "too long " * 9}]
+    data = write_rows(tmp_path / "x.jsonl", rows)
     train = ["train", "--model", tmp_path / "target", "--data", data, "--output", tmp_path / "x"]
-    train += ["--max-tokens", 8, "--steps", 1]
+    train += ["--max-tokens", 8, "--steps", 1, "--max-seq-length", 50]
     code, _, err = run(capsys, *train, "--held-out", 6)
     assert code == 2 and "smaller --held-out" in err
     answers = (tmp_path / "x" / "training" / "answers-train.jsonl").read_text()

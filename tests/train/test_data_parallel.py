@@ -85,6 +85,8 @@ def both(command: list[str | Path], room: int) -> list[tuple[int, str]]:
 # What is wrong, what the first process says of it, and the room that its files have.
 FAULTS = {
     "both find it": (["--batch-size", "3"], "A batch of 3 sequences", 10**9),
+    "both find it in the data": (["--max-seq-length", "2"], "All prompts have 2 tokens", 10**9),
+    "both find it in the loss": (["--learning-rate", "1e38"], "no longer a number", 10**9),
     "the first finds it": ([], "answers-train.jsonl is damaged", 10**9),
     "the first fails in the midst": ([], "cannot be written", 20_000),
 }
