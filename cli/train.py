@@ -193,7 +193,8 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.0,
         metavar="GB",
-        help="keep the target's features on disk, up to so many gigabytes (default: none)",
+        help="keep the target's features on disk, up to so many gigabytes; what is there stays, "
+        "also if it is more (default: none)",
     )
     group.add_argument("--seed", type=int, default=0, help="(default: 0)")
 

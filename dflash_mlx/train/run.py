@@ -179,8 +179,10 @@ def _trainer(
     schedule = warmup_cosine(options.learning_rate, steps, options.warmup)
     updater = Updater(learner.parameters(), schedule, options.clip, options.weight_decay)
     folder = options.output / "training"
-    cache = folder / "features" / str(world.rank) if options.cache_features else None
-    source = FeatureSource(learner, cache, int(options.cache_features * 1e9 / world.size))
+    cache = folder / "features" if options.cache_features else None
+    limit = int(options.cache_features * 1e9)
+    # Nobody goes on before all have seen how much is there.
+    source = world.agree(lambda: FeatureSource(learner, cache, limit, world.rank, world.size))
     stored = target.dtype if options.dtype is None else DTYPES[options.dtype]
     facts = _facts(options, objective, settings, sequences)
     output = Output(options.output, config, stored, facts)
