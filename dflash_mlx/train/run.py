@@ -269,6 +269,7 @@ def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None
         "patience": f"no better τ in {counted(trainer.settings.patience, 'evaluation')}",
     }[reason]
     say(f"Stopped after {counted(progress.step, 'step')}: {why}.")
+    say(chart("training loss", trainer.log.curve("loss")))
     if trainer.held_out:
         say(chart("simulated τ", trainer.log.curve("tau")))
         say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")

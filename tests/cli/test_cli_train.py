@@ -72,6 +72,8 @@ def test_a_drafter_learns_a_language_and_a_resumed_one_too(target, data, tmp_pat
     code, out, err = run(capsys, *train, "--resume")
     assert code == 0, err
     assert "all steps are taken" in out
+    charts = out[out.index("training loss\n") :]
+    assert "└ step 1 to 60" in charts and "simulated τ\n" in charts and "└ step 0 to 60" in charts
     trained = evaluated(capsys, *pair)
     assert trained["total"]["tau"] >= 2.5
     assert list(trained) == ["order 0", "order 1", "order 2", "total"]
@@ -158,6 +160,7 @@ def test_answers_in_the_data_are_used(tmp_path, capsys):
     train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
     code, out, _ = run(capsys, *train, "--output", tmp_path / "a", "--held-out", 1)
     # The answer and its end token.
+    assert "training loss\n" in out and out.count("└ step") == 2
     assert code == 0 and "Training: 5 sequences, 45 tokens, 35 of them answers" in out
     assert "Held out: 1 sequence, 9 tokens" in out and "Stopped after 1 step: " in out
     assert not list((tmp_path / "a" / "training").glob("answers*"))
