@@ -244,13 +244,20 @@ def _describe(
     config = drafter.config
     weights = sum(w.size for _, w in tree_flatten(drafter.parameters()))
     mask = "own embedding" if config.has_mask_embedding else f"token {config.mask_token_id}"
+    second = ""
+    if config.selector_rank is not None:
+        second = (
+            f", convolutions over {config.conv_kernel_size} rows in groups of "
+            f"{config.conv_group_size}, selector of rank {config.selector_rank} among "
+            f"{config.selector_top_k}"
+        )
     say(
         f"Drafter: {weights:,} weights, {counted(config.num_hidden_layers, 'layer')}, block "
         f"size {config.block_size}, taps {list(config.target_layer_ids)} of {target.num_layers}, "
         f"mask {mask}, intermediate size {config.intermediate_size}, window "
         f"{config.sliding_window or 'none'}, "
         f"{'causal' if any(config.causal) else 'bidirectional'} blocks, "
-        f"{'two draft passes' if config.draft_passes == 2 else 'one draft pass'}"
+        f"{'two draft passes' if config.draft_passes == 2 else 'one draft pass'}{second}"
     )
     for name, part in (("Training", sequences), ("Held out", held_out)):
         tokens = sum(len(s.tokens) for s in part)

@@ -9,10 +9,11 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import quantize_model, save_model
-from support.disk import FULL, files_up_to
+from support.disk import FULL, files_up_to, listing
 from support.folders import VOCAB, drafter_config, save_drafter, save_target
 from support.grammar import prompts, save_grammar_target
 from support.pairs import tiny_drafter
+from support.tokenizer import EOS, byte_tokenizer
 
 from dflash_mlx.cli import train as train_command
 from dflash_mlx.cli.main import main
@@ -177,6 +178,51 @@ VARIANTS = {
     "stored in 16 bit": ["--dtype", "bfloat16"],
     "warm start": ["--warm-start", "--taps", "0,2", "--cache-features", 0.001],
 }
+
+
+DESCRIBED = {
+    (): "one draft pass\n",
+    ("--dflash2",): "convolutions over 2 rows in groups of 16, selector of rank 256 among 16\n",
+    ("--draft-passes", 2): "two draft passes\n",
+}
+
+
+@pytest.mark.parametrize("more", DESCRIBED)
+def test_the_defaults_are_printed(more, tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
+    code, out, err = run(capsys, *train, "--output", tmp_path / "x", *more)
+    assert code == 0, err
+    described = next(line for line in out.splitlines(True) if line.startswith("Drafter: "))
+    assert (
+        "1 layer, block size 16, taps [0, 1, 2] of 3, mask token 257, intermediate size 48, window "
+        "none, bidirectional blocks, "
+    ) in described
+    assert described.endswith(DESCRIBED[more])
+
+
+def test_prompts_are_invented(tmp_path, capsys):
+    """By a target that has a chat template, and nothing else to learn from."""
+    target = tmp_path / "target"
+    save_target(target)
+    tokenizer = byte_tokenizer()
+    tokenizer._tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    tokenizer.save_pretrained(target)
+    config = json.loads((target / "config.json").read_text())
+    # A random target hardly ever ends by its one token.
+    config["eos_token_id"] = [EOS, *range(0, 256, 16)]
+    (target / "config.json").write_text(json.dumps(config))
+    train = ["train", "--model", target, "--self-prompts", 6, "--output", tmp_path / "x"]
+    train += ["--steps", 1, "--held-out", 1, "--max-tokens", 8, "--generation-batch", 16]
+    code, out, err = run(capsys, *train, "--temp", 1)
+    assert code == 0, err
+    prompts = (tmp_path / "x" / "training" / "prompts.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["prompt"] for line in prompts}) == 6
+    assert "Held out: 1 sequence" in out and (tmp_path / "x" / "model.safetensors").is_file()
+    kept = listing(tmp_path / "x" / "training")["prompts.jsonl"]
+    assert run(capsys, *train, "--temp", 1, "--resume")[0] == 0
+    assert listing(tmp_path / "x" / "training")["prompts.jsonl"] == kept
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -389,21 +435,31 @@ def test_a_table(tmp_path, capsys):
     ]
 
 
-def test_a_trained_drafter_is_exported(tmp_path, capsys):
+@pytest.mark.parametrize("kind", ["DFlashDraftModel", "DFlash2DraftModel"])
+def test_a_trained_drafter_is_exported(kind, tmp_path, capsys):
     save_target(tmp_path / "target")
     data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
     train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
+    train += ["--dflash2"] if kind == "DFlash2DraftModel" else []
     mlx, official = tmp_path / "new", tmp_path / "official"
-    assert run(capsys, *train, "--output", mlx, "--dflash2")[0] == 0
+    assert run(capsys, *train, "--output", mlx)[0] == 0
     export = ["convert", "--export", "z-lab", "--mlx-path", mlx, "--hf-path", official]
     code, _, err = run(capsys, *export)
     assert code == 0, err
     config = json.loads((official / "config.json").read_text())
-    assert config["architectures"] == ["DFlash2DraftModel"]
-    two = ["--output", tmp_path / "two", "--draft-passes", 2]
-    assert run(capsys, *train, *two)[0] == 0
-    export[4] = tmp_path / "two"
-    code, _, err = run(capsys, *export[:-1], tmp_path / "none")
+    assert config["architectures"] == [kind]
+    weights = mx.load(str(official / "model.safetensors"))
+    assert "fc.weight" in weights and all(w.size for w in weights.values())
+
+
+def test_a_drafter_of_two_passes_is_not_exported(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    data = write_rows(tmp_path / "x.jsonl", [{"text": f"text number {i}"} for i in range(6)])
+    train = ["train", "--model", tmp_path / "target", "--data", data, "--steps", 1]
+    two = tmp_path / "two"
+    assert run(capsys, *train, "--output", two, "--draft-passes", 2)[0] == 0
+    export = ["convert", "--export", "z-lab", "--mlx-path", two, "--hf-path", tmp_path / "none"]
+    code, _, err = run(capsys, *export)
     assert code == 2 and "draft_passes" in err
 
 

@@ -123,6 +123,22 @@ def test_every_sequence_is_drawn_once_an_epoch(tmp_path):
     assert all(len(set(epoch)) == 5 for epoch in epochs) and epochs[0] != epochs[1]
 
 
+def test_a_sequence_gets_other_anchors_in_each_epoch(tmp_path):
+    made = Made(tmp_path, steps=10)
+    texts, add, drawn = made.trainer.sequences, made.trainer.learner.add, []
+
+    def note(parameters, features, blocks, sums):
+        drawn.append(tuple(blocks.anchors.tolist()))
+        add(parameters, features, blocks, sums)
+
+    made.trainer.learner.add = note
+    made.trainer.run()
+    order = [id(text) for step in range(10) for _, text in made.trainer.batch(step)]
+    for text in texts:
+        mine = [anchors for at, anchors in zip(order, drawn, strict=True) if at == id(text)]
+        assert len(mine) == len(set(mine)) == 4
+
+
 def test_the_best_by_tau_is_kept(tmp_path, monkeypatch):
     made, taus = Made(tmp_path), iter([1.0, 1.5, 1.2, 1.5])
     monkeypatch.setattr(
