@@ -177,8 +177,9 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
         default=64,
         help="blocks whose logits exist at a time; fewer need less memory (default: 64)",
     )
-    group.add_argument("--eval-every", type=int, help="steps (default: a twentieth of all)")
-    group.add_argument("--save-every", type=int, help="steps (default: a twentieth of all)")
+    twentieth = "steps (default: a twentieth of all, at least 10)"
+    group.add_argument("--eval-every", type=int, help=twentieth)
+    group.add_argument("--save-every", type=int, help=twentieth)
     group.add_argument(
         "--patience",
         type=int,

@@ -15,12 +15,10 @@ class Sequence:
     Attributes:
         tokens: ``[S]`` int32.
         supervised: ``[S]`` bool, the tokens that a drafter is to predict: the answers.
-        kind: what sort of prompt it is, for statistics by kind.
     """
 
     tokens: np.ndarray
     supervised: np.ndarray
-    kind: str = "all"
 
     def anchors(self) -> np.ndarray:
         """Every position whose next token is supervised, ascending.

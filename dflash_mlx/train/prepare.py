@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from ..errors import UserError
 from ..wording import counted
-from .answers import Progress, Question, Writing, write_answers
+from .answers import Progress, Writing, write_answers
 from .blocks import Sequence
 from .encode import Encoder
 from .invent import invent_prompts, opening
@@ -163,7 +163,7 @@ class Preparation:
                 progress,
             )
 
-    def _encoded(self, rows: list[Row]) -> tuple[list[Sequence], list[Question]]:
+    def _encoded(self, rows: list[Row]) -> tuple[list[Sequence], list[list[int]]]:
         """The rows that are learned as they are, and those that the target is to answer."""
         ask = [row for row in rows if _is_asked(row, self._options)]
         keep = [row for row in rows if not _is_asked(row, self._options)]
@@ -173,8 +173,8 @@ class Preparation:
                 "better from the target's own (--regenerate)."
             )
         room = self._options.max_seq_length
-        questions = [Question(self._encoder.question(row), row.kind) for row in ask]
-        short = [q for q in questions if len(q.tokens) < room]
+        questions = [self._encoder.question(row) for row in ask]
+        short = [tokens for tokens in questions if len(tokens) < room]
         if long := len(questions) - len(short):
             self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
         if questions and not short:
@@ -198,7 +198,7 @@ class Preparation:
             )
         return usable
 
-    def _write(self, questions: list[Question], name: str) -> list[Sequence]:
+    def _write(self, questions: list[list[int]], name: str) -> list[Sequence]:
         """The target's answers: written by the first process, read by the others."""
         if not questions:
             return []

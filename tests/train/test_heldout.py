@@ -12,14 +12,13 @@ from support.training import tiny_learner
 from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
-from dflash_mlx.train.answers import Question
 from dflash_mlx.train.blocks import Sequence, sample_blocks
 from dflash_mlx.train.features import FeatureSource
 from dflash_mlx.train.heldout import Evaluation, _walk, evaluate
 from dflash_mlx.train.learner import Learner, Sums
 from dflash_mlx.train.losses import Objective
 from dflash_mlx.train.optimizer import Updater
-from dflash_mlx.train.rounds import play, total
+from dflash_mlx.train.rounds import Question, play, total
 
 N = 60
 

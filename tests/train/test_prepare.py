@@ -73,11 +73,11 @@ def test_a_file_to_evaluate_on(model, tmp_path, count, expected):
 
 
 def test_prompts_are_answered_and_answers_kept(model, tmp_path):
-    rows = [{"prompt": "ask", "kind": "a"}, {"prompt": "said", "completion": "so", "kind": "b"}]
+    rows = [{"prompt": "ask"}, {"prompt": "said", "completion": "so"}]
     train, _, said = prepare(model, tmp_path, {"train.jsonl": rows}, held_out=0)
-    by_kind = {s.kind: s for s in train}
-    assert texts([by_kind["b"]]) == ["saidso"] and by_kind["b"].answers() == [(4, 7)]
-    assert by_kind["a"].answers()[0][0] == 3 and len(by_kind["a"].tokens) > 3
+    asked, said_so = sorted(train, key=lambda s: s.tokens.tolist())
+    assert texts([said_so]) == ["saidso"] and said_so.answers() == [(4, 7)]
+    assert asked.answers()[0][0] == 3 and len(asked.tokens) > 3
     assert any("--regenerate" in line for line in said)
 
 
