@@ -7,8 +7,7 @@ import sys
 from ..decode.sampling import Sampling
 from ..errors import UserError
 from ..measure.prompts import prompt_tokens
-from ..train.answers import Question
-from ..train.rounds import Score, play, total
+from ..train.rounds import Question, Score, play, total
 from ..wording import counted
 from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
 from .progress import Progress

@@ -157,7 +157,7 @@ def _add_objective_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_loop_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--epochs", type=float, default=6.0, help="(default: 6)")
+    group.add_argument("--epochs", type=float, help="(default: 6)")
     group.add_argument("--steps", type=int, help="updates, instead of epochs")
     group.add_argument(
         "--batch-size",
@@ -177,8 +177,9 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
         default=64,
         help="blocks whose logits exist at a time; fewer need less memory (default: 64)",
     )
-    group.add_argument("--eval-every", type=int, help="steps (default: a twentieth of all)")
-    group.add_argument("--save-every", type=int, help="steps (default: a twentieth of all)")
+    twentieth = "steps (default: a twentieth of all, at least 10)"
+    group.add_argument("--eval-every", type=int, help=twentieth)
+    group.add_argument("--save-every", type=int, help=twentieth)
     group.add_argument(
         "--patience",
         type=int,
@@ -193,7 +194,8 @@ def _add_loop_options(group: argparse._ArgumentGroup) -> None:
         type=float,
         default=0.0,
         metavar="GB",
-        help="keep the target's features on disk, up to so many gigabytes (default: none)",
+        help="keep the target's features on disk, up to so many gigabytes; what is there stays, "
+        "also if it is more (default: none)",
     )
     group.add_argument("--seed", type=int, default=0, help="(default: 0)")
 

@@ -55,18 +55,10 @@ class Writing:
             raise UserError("top_p has no effect on greedy answers; give --temp as well.")
 
 
-@dataclass(frozen=True)
-class Question:
-    """A prompt in tokens, and its kind."""
-
-    tokens: list[int]
-    kind: str
-
-
 def write_answers(
     model: nn.Module,
     tokenizer: TokenizerWrapper,
-    questions: list[Question],
+    questions: list[list[int]],
     writing: Writing,
     end_token: int | None,
     path: Path,
@@ -80,7 +72,7 @@ def write_answers(
     Args:
         model: an mlx-lm model.
         tokenizer: knows the tokens that end an answer.
-        questions: what to answer, in order.
+        questions: prompts in tokens, in order.
         writing: how.
         end_token: what an answer ends with that came to its end.
         path: JSON lines, the first of them saying what the file was made of.
@@ -96,7 +88,7 @@ def write_answers(
         part = questions[len(done) : len(done) + writing.batch]
         answers = _answer(model, tokenizer, part, writing, end_token, len(done))
         lines = [
-            {"question": question.tokens, "answer": answer, "kind": question.kind}
+            {"question": question, "answer": answer}
             for question, answer in zip(part, answers, strict=True)
         ]
         append_lines(path, lines)
@@ -108,7 +100,7 @@ def write_answers(
 def _answer(
     model: nn.Module,
     tokenizer: TokenizerWrapper,
-    questions: list[Question],
+    questions: list[list[int]],
     writing: Writing,
     end: int | None,
     number: int,
@@ -119,7 +111,7 @@ def _answer(
     written = batch_generate(
         model,
         tokenizer,
-        [q.tokens for q in questions],
+        questions,
         max_tokens=writing.max_tokens,
         return_token_ids=True,
         completion_batch_size=writing.batch,
@@ -130,22 +122,22 @@ def _answer(
 
 def _sequence(line: dict[str, Any]) -> Sequence:
     begin, tokens = len(line["question"]), line["question"] + line["answer"]
-    return Sequence(np.array(tokens, np.int32), np.arange(len(tokens)) >= begin, line["kind"])
+    return Sequence(np.array(tokens, np.int32), np.arange(len(tokens)) >= begin)
 
 
-def _head(questions: list[Question], writing: Writing) -> dict[str, Any]:
+def _head(questions: list[list[int]], writing: Writing) -> dict[str, Any]:
     """What the file's first line says; the batch and what came out depend on all of it."""
-    digest = hashlib.sha256(json.dumps([(q.tokens, q.kind) for q in questions]).encode())
+    digest = hashlib.sha256(json.dumps(questions).encode())
     return {"questions": digest.hexdigest(), **vars(writing)}
 
 
-def _read(path: Path, questions: list[Question], writing: Writing) -> list[dict[str, Any]]:
+def _read(path: Path, questions: list[list[int]], writing: Writing) -> list[dict[str, Any]]:
     """The answers in a file, which is begun if it is not there.
 
     A batch that is not whole is dropped: the batches after it would be others than without it.
     """
     head = _head(questions, writing)
-    found, *answers = read_lines(path, ("question", "answer", "kind"), head=1) or [head]
+    found, *answers = read_lines(path, ("question", "answer"), head=1) or [head]
     if found != head:
         raise UserError(
             f"{path} holds answers to other questions or by other settings; remove it, or give "

@@ -15,12 +15,10 @@ class Sequence:
     Attributes:
         tokens: ``[S]`` int32.
         supervised: ``[S]`` bool, the tokens that a drafter is to predict: the answers.
-        kind: what sort of prompt it is, for statistics by kind.
     """
 
     tokens: np.ndarray
     supervised: np.ndarray
-    kind: str = "all"
 
     def anchors(self) -> np.ndarray:
         """Every position whose next token is supervised, ascending.
@@ -94,15 +92,19 @@ def sample_blocks(
         count: how many anchors to draw, without replacement.
         random: draws them.
         prefixes: give every second block some of its true tokens, as a second draft pass sees
-            it: ``l`` rows in all, from 2 up, with probability proportional to ``0.9 ** l``.
+            it: ``l`` rows in all, from 2 up, with probability proportional to ``0.9 ** l``; near
+            an answer's end fewer, so that every block has an active row.
     """
     anchors = sequence.anchors()
     if len(anchors) > count:
         anchors = np.sort(random.choice(anchors, count, replace=False))
-    given = np.ones(len(anchors), np.int32)
+    blocks = make_blocks(sequence, anchors, block_size)
     if prefixes and block_size > 2:
         lengths = np.arange(2, block_size)
         odds = PREFIX_RATIO**lengths
         drawn = random.choice(lengths, len(anchors), p=odds / odds.sum())
-        given = np.where(random.random(len(anchors)) < 0.5, drawn, given).astype(np.int32)
-    return make_blocks(sequence, anchors, block_size, given)
+        given = np.where(random.random(len(anchors)) < 0.5, drawn, 1)
+        last = block_size - 1 - np.argmax(blocks.active[:, ::-1], axis=1)
+        given = np.minimum(given, last).astype(np.int32)
+        blocks = make_blocks(sequence, anchors, block_size, given)
+    return blocks

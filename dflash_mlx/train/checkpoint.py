@@ -18,14 +18,12 @@ class Progress:
 
     Attributes:
         step: steps taken.
-        seconds: time they took.
         best_tau: the best simulated τ, 0 before the first evaluation.
         best_step: when it was reached.
         worse: evaluations since then.
     """
 
     step: int = 0
-    seconds: float = 0.0
     best_tau: float = 0.0
     best_step: int = 0
     worse: int = 0

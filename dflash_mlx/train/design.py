@@ -1,15 +1,11 @@
 """The configuration of a new drafter, from its target."""
 
-import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import dequantize_model
 
 from ..chat import chat_tokens
 from ..drafter.config import SLIDING, DrafterConfig
@@ -122,33 +118,6 @@ def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
             convolution.kernel_projection.weight *= 0.0
     mx.eval(drafter.parameters())
     return drafter
-
-
-def warm_start(drafter: Drafter, target: Target) -> None:
-    """Copy the target's last layers into the drafter, as far as names and shapes are the same.
-
-    The features that a drafter attends to are no input of such a layer, so this is a guess at
-    weights of the right size, and not yet a drafter.
-
-    Raises:
-        UserError: the layers have nothing in common.
-    """
-    copied = 0
-    sources = target.layers[-len(drafter.layers) :]
-    for layer, source in zip(drafter.layers, sources, strict=False):
-        theirs = dict(tree_flatten(_dense(source).parameters()))
-        for name, value in tree_flatten(layer.parameters()):
-            if name in theirs and theirs[name].shape == value.shape:
-                layer.update(tree_unflatten([(name, theirs[name].astype(mx.float32))]))
-                copied += 1
-    if not copied:
-        raise UserError("The target's layers are unlike a drafter's; leave --warm-start out.")
-    mx.eval(drafter.parameters())
-
-
-def _dense(layer: nn.Module) -> nn.Module:
-    """A copy of a layer without quantization; the layer itself stays as it is."""
-    return dequantize_model(copy.deepcopy(layer))
 
 
 def default_taps(depth: int, count: int) -> tuple[int, ...]:

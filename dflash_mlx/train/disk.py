@@ -29,17 +29,21 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, mark: str = "") -> Iterator[Path]:
     """A path to write a file or a folder to, which takes the place of ``path`` at the end.
 
     If the block fails, ``path`` stays as it was and what was written is removed. An older folder
     must be out of the way by then.
 
+    Args:
+        path: what is to be replaced.
+        mark: tells apart processes that may write the same at the same time.
+
     Raises:
         UserError: as :func:`writing`.
     """
     # MLX insists on the suffix.
-    partial = path.with_suffix(f".partial{path.suffix}")
+    partial = path.with_suffix(f".partial{mark}{path.suffix}")
     try:
         with writing(path):
             _remove(partial)

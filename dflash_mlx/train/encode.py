@@ -30,7 +30,7 @@ class Encoder:
     def end_token(self) -> int | None:
         """The token that ends an answer; of several that may, the one that the template writes."""
         chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-        sequence = self.sequence(Row("A chat to learn the template by", chat, None, ""))
+        sequence = self.sequence(Row("A chat to learn the template by", chat, None))
         last = int(sequence.tokens[sequence.answers()[-1][1] - 1])
         return last if last in self._tokenizer.eos_token_ids else self._tokenizer.eos_token_id
 
@@ -52,14 +52,14 @@ class Encoder:
         """
         if row.messages is None:
             tokens = self._with_end(self._tokenizer.encode(row.text))
-            return Sequence(np.array(tokens, np.int32), np.ones(len(tokens), bool), row.kind)
+            return Sequence(np.array(tokens, np.int32), np.ones(len(tokens), bool))
         tokens = self._render(row, row.messages)
         supervised = np.zeros(len(tokens), bool)
         for i, message in enumerate(row.messages):
             if message["role"] == "assistant" and i:
                 begin, end = self._turn(row, i, tokens)
                 supervised[begin:end] = True
-        return Sequence(np.array(tokens, np.int32), supervised, row.kind)
+        return Sequence(np.array(tokens, np.int32), supervised)
 
     def _turn(self, row: Row, i: int, tokens: list[int]) -> tuple[int, int]:
         """Where message ``i`` begins and ends in the rendered chat.

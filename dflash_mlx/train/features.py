@@ -10,35 +10,48 @@ from .blocks import Sequence
 from .disk import replacing, writing
 from .learner import Features, Learner
 
+# Bytes that a file's header takes at most.
+_HEADER = 512
+
 
 class FeatureSource:
     """Gives the features of a sequence, each time the same numbers.
 
     Args:
         learner: computes them.
-        folder: keeps them, one file a sequence; None computes them anew each time.
-        limit: bytes that the folder may come to. When it is full, what is there is used and the
-            rest computed: every epoch asks for every sequence once, so that dropping some for
-            others would save nothing.
+        folder: keeps them, one file a sequence; None computes them anew each time. Processes
+            share it: another one may ask for the sequence in the next epoch.
+        limit: bytes that the folder may come to. When it is full, or was filled to a larger limit
+            before, what is there is used and the rest computed: every epoch asks for every
+            sequence once, so that dropping some for others would save nothing.
+        rank: of this process.
+        processes: that have such a source; none may be called before all are made.
 
     Raises:
         UserError: a file is damaged, or cannot be written.
     """
 
-    def __init__(self, learner: Learner, folder: Path | None = None, limit: int = 0):
+    def __init__(
+        self,
+        learner: Learner,
+        folder: Path | None = None,
+        limit: int = 0,
+        rank: int = 0,
+        processes: int = 1,
+    ):
         self._learner = learner
         self._folder = folder
-        self._limit = limit
-        self._used = 0
+        self._rank = rank
         taps, distils = learner.drafter.config.target_layer_ids, learner.objective.loss == "kl"
         # Features of another kind may be there, of a run whose options were changed.
         self._kind = f"{taps} {learner.dtype} {distils}".encode()
         if folder is not None:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in folder.glob("*.partial.safetensors"):
+            for unfinished in folder.glob("*.partial*") if rank == 0 else ():
                 unfinished.unlink()
-            self._used = sum(file.stat().st_size for file in folder.iterdir())
+            whole = [file for file in folder.iterdir() if ".partial" not in file.name]
+            self._room = (limit - sum(file.stat().st_size for file in whole)) / processes
 
     def __call__(self, sequence: Sequence) -> Features:
         if self._folder is None:
@@ -53,10 +66,9 @@ class FeatureSource:
             return Features(arrays["taps"], arrays.get("hidden"))
         features = self._learner.features(mx.array(sequence.tokens))
         arrays = {k: v for k, v in features._asdict().items() if v is not None}
-        size = sum(array.nbytes for array in arrays.values())
-        if self._used + size <= self._limit:
+        if sum(array.nbytes for array in arrays.values()) + _HEADER <= self._room:
             # A file that was cut short must not be taken for a whole one.
-            with replacing(path) as partial:
+            with replacing(path, str(self._rank)) as partial:
                 mx.save_safetensors(str(partial), arrays)
-                self._used += partial.stat().st_size
+                self._room -= partial.stat().st_size
         return features

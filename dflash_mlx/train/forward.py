@@ -56,10 +56,10 @@ class BlockForward:
         kinds, keys = self._visibility, context[0][0].shape[1]
         masks = {sees: visible(sees, anchors, x.shape[1], keys) for sees in kinds}
         for layer, sees, kv in zip(self._drafter.layers, kinds, context, strict=True):
-            x = self._layer(layer, x, anchors, kv, masks[sees])
+            x = self.layer(layer, x, anchors, kv, masks[sees])
         return self._drafter.norm(x)
 
-    def _layer(
+    def layer(
         self,
         layer: DecoderLayer,
         x: mx.array,
@@ -67,6 +67,8 @@ class BlockForward:
         context: tuple[mx.array, mx.array],
         mask: mx.array,
     ) -> mx.array:
+        """One layer's ``[N, b, hidden]``, of its context and a mask of :func:`.masks.visible`."""
+
         def attend(h: mx.array) -> mx.array:
             return self._attend(layer.self_attn, h, anchors, context, mask)
 

@@ -35,6 +35,24 @@ class Evaluation:
     def __post_init__(self) -> None:
         self.right, self.active = np.zeros((2, self.block_size - 1), np.int64)
 
+    def counts(self) -> np.ndarray:
+        """All of it as numbers ``[3 b + 1]``, to be summed over processes."""
+        rounds = [self.rounds.accepted[n] for n in range(self.block_size)]
+        return np.array(
+            [self.loss, self.weight, self.tokens, *rounds, *self.right, *self.active], np.float64
+        )
+
+    @classmethod
+    def of(cls, counts: np.ndarray) -> "Evaluation":
+        """The evaluation that has these :meth:`counts`."""
+        size = (len(counts) - 1) // 3
+        result = cls(size, *counts[:2].tolist(), tokens=int(counts[2]))
+        for accepted, number in enumerate(counts[3 : 3 + size].astype(int).tolist()):
+            result.rounds.rounds[size] += number
+            result.rounds.accepted[accepted] += number
+        result.right, result.active = np.split(counts[3 + size :].astype(np.int64), 2)
+        return result
+
     @property
     def mean_loss(self) -> float:
         return self.loss / max(self.weight, 1e-9)

@@ -12,15 +12,16 @@ class Log:
     Args:
         path: the file.
         step: entries after this step are of a run that was interrupted; they are dropped, for the
-            steps are taken again.
+            steps are taken again. None begins anew, with the evaluation before the first step.
 
     Raises:
         UserError: the file is damaged, or cannot be written.
     """
 
-    def __init__(self, path: Path, step: int = 0):
+    def __init__(self, path: Path, step: int | None = None):
         self._path = path
-        self.entries = [e for e in read_lines(path, ["step"]) if e["step"] <= step]
+        found = read_lines(path, ["step"])
+        self.entries = [e for e in found if step is not None and e["step"] <= step]
         write_lines(path, self.entries)
 
     def add(self, **entry: Any) -> None:

@@ -15,6 +15,7 @@ from .design import BLOCK_SIZE, Shape
 from .disk import replacing
 from .losses import Objective, default_gamma
 
+EPOCHS = 6.0
 # May differ between a run and its continuation: they change no number, or only by rounding.
 _FREE = ("output", "resume", "time_limit", "save_every", "cache_features", "chunk_blocks")
 # The answers and the invented prompts depend on these, and perhaps took hours.
@@ -58,7 +59,7 @@ class Options:
         draft_passes: 2 trains for a second draft pass; None keeps what ``init_from`` has.
         draft_prefix: rows given in the second pass; None for a quarter of the block.
         warm_start: begin a new drafter with the target's own last layers.
-        epochs, steps: how long; steps None goes by the epochs.
+        epochs, steps: how long, in one or the other; both None is 6 epochs.
         batch_size, anchors, chunk_blocks: how much at a time.
         learning_rate, warmup, clip, weight_decay: of AdamW.
         eval_every, save_every: steps; None for a twentieth of all, but 10 at least.
@@ -92,7 +93,7 @@ class Options:
     draft_passes: int | None = None
     draft_prefix: int | None = None
     warm_start: bool = False
-    epochs: float = 6.0
+    epochs: float | None = None
     steps: int | None = None
     batch_size: int = 8
     anchors: int = 512
@@ -113,6 +114,12 @@ class Options:
     def __post_init__(self) -> None:
         if not self.data and not self.self_prompts:
             raise UserError("There is nothing to train on; give --data, --self-prompts or both.")
+        if self.self_prompts and self.regenerate is False:
+            raise UserError(
+                "Prompts that --self-prompts invents have no answers; leave --no-regenerate out."
+            )
+        if self.epochs is not None and self.steps is not None:
+            raise UserError("Training goes by --epochs or by --steps, not by both.")
         least = {
             "self_prompts": 0,
             "max_seq_length": 2,

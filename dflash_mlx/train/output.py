@@ -52,7 +52,7 @@ class Output:
         folder: of the drafter.
         config: the drafter's.
         dtype: to store the weights in.
-        facts: about the training, for the card; they are recorded in config.json too.
+        facts: about the training, for config.json and from there for the card.
     """
 
     folder: Path
@@ -60,8 +60,14 @@ class Output:
     dtype: mx.Dtype
     facts: dict[str, Any]
 
-    def write(self, parameters: Parameters, log: Log) -> None:
+    def write(self, parameters: Parameters, log: Log, step: int, tau: float | None) -> None:
         """Write config.json, the weights and README.md; what was there before is replaced.
+
+        Args:
+            parameters: to be written.
+            log: for the card's curves.
+            step: steps that were taken to come to them.
+            tau: their simulated τ, or None if nothing is held out.
 
         Raises:
             UserError: they cannot be written; what was there before still is.
@@ -71,7 +77,8 @@ class Output:
         drafter.set_dtype(self.dtype)
         mx.eval(drafter.parameters())
         trainer = f"dflash-mlx {version('dflash-mlx')}"
-        source = {"trainer": trainer, "license": None, **self.facts}
+        reached = {"steps": step, "simulated_tau": tau and round(tau, 3)}
+        source = {"trainer": trainer, "license": None, **self.facts, **reached}
         text = json.dumps(self.config.to_dict() | {"source": source}, indent=4)
         # Beside the folder's other files, of which these replace a few.
         partial = self.folder / "training" / "drafter.partial"
@@ -88,14 +95,15 @@ class Output:
         self.write_card(log)
 
     def write_card(self, log: Log) -> None:
-        """Write README.md, with the curves as far as the log goes.
+        """Write README.md for the drafter that is there, with the curves as far as the log goes.
 
         Raises:
             UserError: it cannot be written.
         """
         front = ["---", "library_name: mlx", "pipeline_tag: text-generation"]
         front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
-        table = "\n".join(f"| {k.replace('_', ' ')} | {v} |" for k, v in self._rows().items())
+        rows = self._rows().items()
+        table = "\n".join(f"| {k.replace('_', ' ')} | {v} |" for k, v in rows if v is not None)
         named = {"training loss": "loss", "held-out loss": "eval_loss", "simulated τ": "tau"}
         curves = [chart(title, log.curve(name)) for title, name in named.items() if log.curve(name)]
         body = _BODY.format(target=self.facts["target"], table=table, curves="\n\n".join(curves))
@@ -105,6 +113,7 @@ class Output:
 
     def _rows(self) -> dict[str, object]:
         config = self.config
+        source = json.loads((self.folder / "config.json").read_bytes())["source"]
         taps = ", ".join(map(str, config.target_layer_ids)) or "the final norm"
         mask = "an embedding of its own" if config.has_mask_embedding else config.mask_token_id
         return {
@@ -115,5 +124,5 @@ class Output:
             "mask token": mask,
             "draft passes": config.draft_passes,
             "weights": "not quantized",
-            **self.facts,
+            **{name: fact for name, fact in source.items() if name not in ("trainer", "license")},
         }

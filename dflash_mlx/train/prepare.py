@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from ..errors import UserError
 from ..wording import counted
-from .answers import Progress, Question, write_answers
+from .answers import Progress, Writing, write_answers
 from .blocks import Sequence
 from .encode import Encoder
 from .invent import invent_prompts, opening
@@ -26,16 +26,55 @@ MOST_HELD_OUT = 32
 Data = tuple[list[Row], list[Row]]
 
 
-def read_data(path: Path | None) -> Data:
-    """The rows of a file or folder, and those of its ``valid.jsonl``; none without a path.
+def read_data(options: Options) -> Data:
+    """The rows of the data, and those of its ``valid.jsonl`` that are held out; perhaps none.
 
     Raises:
         UserError: they cannot be read.
     """
+    path, count = options.data, options.held_out
     if path is None:
         return [], []
     valid = path / "valid.jsonl"
-    return read_rows(path), read_rows(valid) if valid.is_file() else []
+    rows = read_rows(valid) if valid.is_file() else []
+    return read_rows(path), rows[: MOST_HELD_OUT if count is None else count]
+
+
+def check_data(options: Options, data: Data) -> None:
+    """Check what the options ask of the data, as far as no target is needed for it.
+
+    Raises:
+        UserError: they ask what the data do not allow, or what has no effect on them.
+    """
+    (given, valid), count = data, options.held_out
+    for row in given + valid:
+        if options.regenerate is False and not row.answered:
+            raise UserError(f"{row.where} has no answer, and --no-regenerate was given.")
+        if options.regenerate and not row.messages:
+            raise UserError(f"{row.where} is plain text, which --regenerate cannot answer.")
+    writes = any(_is_asked(row, options) for row in given + valid) or options.self_prompts
+    if not writes and replace(options.writing, seed=0) != Writing():
+        raise UserError(
+            "The target writes no answer to these data, so --max-tokens, --temp, --top-p and "
+            "--generation-batch have no effect; leave them out, or give --regenerate."
+        )
+    chats = any(row.messages for row in given + valid) or options.self_prompts
+    if not chats and options.template_options:
+        raise UserError("--chat-template-config has no effect on plain text; leave it out.")
+    if not (valid or options.self_prompts) and (count or 0) >= len(given):
+        raise _none_left(count, len(given))
+
+
+def _is_asked(row: Row, options: Options) -> bool:
+    """Whether the target is to answer a row."""
+    return bool(row.messages and (options.regenerate or not row.answered))
+
+
+def _none_left(held_out: int, of: int) -> UserError:
+    return UserError(
+        f"With {counted(held_out, 'sequence')} held out of {of} usable, none is left to train on; "
+        "give more data or a smaller --held-out."
+    )
 
 
 class Preparation:
@@ -76,18 +115,28 @@ class Preparation:
 
         Raises:
             UserError: there is too little data, or a row cannot be used.
+            PeerStopped: another process has said that.
         """
-        found, count = self._answered(self._rows(), "train"), self._options.held_out
-        if self._valid:
-            limit = MOST_HELD_OUT if count is None else count
-            return found, self._answered(self._valid[:limit], "valid") if limit else []
+        parts = {"train": self._rows(), "valid": self._valid}
+        agree = self._world.agree
+        kept = agree(lambda: {name: self._encoded(rows) for name, rows in parts.items()})
+        all_ = {name: found + self._write(asked, name) for name, (found, asked) in kept.items()}
+        return agree(lambda: self._split(all_["train"], all_["valid"]))
+
+    def _split(
+        self, found: list[Sequence], valid: list[Sequence]
+    ) -> tuple[list[Sequence], list[Sequence]]:
+        found, count = self._usable(found), self._options.held_out
+        if valid:
+            valid = self._usable(valid)
+            if count is not None and len(valid) < count:
+                held_out = counted(len(valid), "sequence")
+                self._say(f"valid.jsonl has only {held_out} to hold out, not {count}.")
+            return found, valid
         if count is None:
             count = min(max(1, round(len(found) / 20)), MOST_HELD_OUT)
         if count >= len(found):
-            raise UserError(
-                f"With {counted(count, 'sequence')} held out of {len(found)} usable, none is left "
-                "to train on; give more data or a smaller --held-out."
-            )
+            raise _none_left(count, len(found))
         order = np.random.default_rng([self._options.seed, 2]).permutation(len(found))
         return [found[i] for i in order[count:]], [found[i] for i in order[:count]]
 
@@ -97,7 +146,7 @@ class Preparation:
         if options.self_prompts:
             path = self._folder / "prompts.jsonl"
             self._world.first(lambda: self._invent(path))
-            rows = rows + read_rows(path)
+            rows = rows + self._world.agree(lambda: read_rows(path))
         return rows
 
     def _invent(self, path: Path) -> None:
@@ -114,23 +163,28 @@ class Preparation:
                 progress,
             )
 
-    def _answered(self, rows: list[Row], name: str) -> list[Sequence]:
-        """The rows as sequences with answers, cut to length; those too short are dropped."""
-        regenerate = self._options.regenerate
-        ask = [row for row in rows if row.messages and (regenerate or not row.answered)]
-        keep = [row for row in rows if not row.messages or (row.answered and not regenerate)]
-        if ask and regenerate is False:
-            raise UserError(f"{ask[0].where} has no answer, and --no-regenerate was given.")
-        if regenerate and keep:
-            raise UserError(f"{keep[0].where} is plain text, which --regenerate cannot answer.")
+    def _encoded(self, rows: list[Row]) -> tuple[list[Sequence], list[list[int]]]:
+        """The rows that are learned as they are, and those that the target is to answer."""
+        ask = [row for row in rows if _is_asked(row, self._options)]
+        keep = [row for row in rows if not _is_asked(row, self._options)]
         if any(row.messages for row in keep):
             self._say(
                 "The answers in the data are learned as they are; a drafter learns its target "
                 "better from the target's own (--regenerate)."
             )
-        sequences = [self._encoder.sequence(row) for row in keep]
-        if ask:
-            sequences += self._write(ask, name)
+        room = self._options.max_seq_length
+        questions = [self._encoder.question(row) for row in ask]
+        short = [tokens for tokens in questions if len(tokens) < room]
+        if long := len(questions) - len(short):
+            self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
+        if questions and not short:
+            raise UserError(
+                f"All prompts have {counted(room, 'token')} or more; raise --max-seq-length."
+            )
+        return [self._encoder.sequence(row) for row in keep], short
+
+    def _usable(self, sequences: list[Sequence]) -> list[Sequence]:
+        """The sequences cut to length, without those that are too short."""
         sequences = [_cut(s, self._options.max_seq_length) for s in sequences]
         # A single supervised token would be an anchor's only row: nothing of a block to learn.
         usable = [s for s in sequences if s.supervised[1:].sum() > 1]
@@ -144,22 +198,14 @@ class Preparation:
             )
         return usable
 
-    def _write(self, rows: list[Row], name: str) -> list[Sequence]:
-        room = self._options.max_seq_length
-        questions = [Question(self._encoder.question(row), row.kind) for row in rows]
-        long = sum(len(q.tokens) >= room for q in questions)
-        questions = [q for q in questions if len(q.tokens) < room]
-        if long:
-            self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
+    def _write(self, questions: list[list[int]], name: str) -> list[Sequence]:
+        """The target's answers: written by the first process, read by the others."""
         if not questions:
-            raise UserError(
-                f"All prompts have {counted(room, 'token')} or more; raise --max-seq-length."
-            )
+            return []
         path = self._folder / f"answers-{name}.jsonl"
-        end = self._encoder.end_token()
 
         def write(progress: Progress) -> list[Sequence]:
-            writing = self._options.writing
+            writing, end = self._options.writing, self._encoder.end_token()
             return write_answers(
                 self._model, self._tokenizer, questions, writing, end, path, progress
             )
@@ -168,7 +214,8 @@ class Preparation:
             with bar("Answering", "answer") as progress:
                 return write(progress)
 
-        return self._world.first(write_first) or write(lambda done, total: None)
+        written = self._world.first(write_first)
+        return self._world.agree(lambda: written or write(lambda done, total: None))
 
 
 def _cut(sequence: Sequence, length: int) -> Sequence:

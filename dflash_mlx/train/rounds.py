@@ -9,7 +9,14 @@ from ..errors import UserError
 from ..generation import stream_generate
 from ..pair import Pair
 from ..statistics import Statistics
-from .answers import Question
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt in tokens, and its kind."""
+
+    tokens: list[int]
+    kind: str
 
 
 @dataclass

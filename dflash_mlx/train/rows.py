@@ -21,14 +21,12 @@ class Row:
         where: file and line, for messages.
         messages: a chat, its last message an answer or not; None for plain text.
         text: plain text, all of which is learned; None for a chat.
-        kind: what the row says of its sort of prompt, or ``"all"``.
         tools: descriptions of tools for the chat template, or None.
     """
 
     where: str
     messages: list[dict[str, Any]] | None
     text: str | None
-    kind: str
     tools: list[Any] | None = None
 
     @property
@@ -74,11 +72,11 @@ def _parse(line: str, where: str) -> Row:
         raise UserError(f"{where} is not valid JSON ({error}).") from error
     if not isinstance(value, dict):
         raise UserError(f"{where} is not a JSON object; it must be {FORMATS}.")
-    kind, tools = str(value.get("kind", "all")), value.get("tools")
+    tools = value.get("tools")
     if tools is not None and not isinstance(tools, list):
         raise UserError(f"{where}: tools must be a list.")
     if "messages" in value:
-        return Row(where, _messages(value["messages"], where), None, kind, tools)
+        return Row(where, _messages(value["messages"], where), None, tools)
     for name in ("prompt", "completion", "text"):
         if name in value and not isinstance(value[name], str):
             raise UserError(f"{where}: the {name} is no text.")
@@ -86,9 +84,9 @@ def _parse(line: str, where: str) -> Row:
         messages = [{"role": "user", "content": value["prompt"]}]
         if "completion" in value:
             messages.append({"role": "assistant", "content": value["completion"]})
-        return Row(where, messages, None, kind, tools)
+        return Row(where, messages, None, tools)
     if "text" in value:
-        return Row(where, None, value["text"], kind)
+        return Row(where, None, value["text"])
     raise UserError(f"{where} has keys {', '.join(value) or 'none'}; it must be {FORMATS}.")
 
 

@@ -21,16 +21,17 @@ from ..wording import counted
 from . import checkpoint
 from .blocks import Sequence
 from .chart import chart
-from .design import design, new_drafter, warm_start
+from .design import design, new_drafter
 from .disk import writing
 from .features import FeatureSource
 from .learner import Learner, check_trainable
 from .losses import Objective
 from .optimizer import Updater, warmup_cosine
-from .options import Options
+from .options import EPOCHS, Options
 from .output import Output
-from .prepare import Data, Preparation, read_data
+from .prepare import Data, Preparation, check_data, read_data
 from .trainer import Settings, Trainer
+from .warm import warm_start
 from .world import World
 
 Say = Callable[[str], None]
@@ -86,7 +87,9 @@ def _data(options: Options, folder: Path, world: World) -> Data:
             f"A batch of {counted(options.batch_size, 'sequence')} cannot be shared by "
             f"{world.size} processes; give a multiple."
         )
-    return read_data(options.data)
+    data = read_data(options)
+    check_data(options, data)
+    return data
 
 
 def _begin(
@@ -100,7 +103,7 @@ def _begin(
         trust_remote_code=options.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
     )
-    drafter = _drafter(options, pair.target, tokenizer, pair.context_length)
+    drafter = _drafter(options, pair.target, tokenizer, pair.context_length, say)
     return pair, drafter, Preparation(pair.model, tokenizer, options, data, folder, world, say)
 
 
@@ -126,14 +129,18 @@ def _check_output(options: Options, folder: Path) -> None:
 
 
 def _drafter(
-    options: Options, target: Target, tokenizer: TokenizerWrapper, context_length: int | None
+    options: Options,
+    target: Target,
+    tokenizer: TokenizerWrapper,
+    context_length: int | None,
+    say: Say,
 ) -> Drafter:
     if options.init_from is None:
         config = options.passes(design(target, tokenizer, context_length, options.shape))
         check_pair(config, target)
         drafter = new_drafter(config, target, options.seed)
         if options.warm_start:
-            warm_start(drafter, target)
+            say(warm_start(drafter, target))
         return drafter
     drafter = load_drafter(convert_cached(options.init_from))
     check_pair(drafter.config, target)
@@ -155,7 +162,8 @@ def _trainer(
     objective = options.objective(config.block_size)
     dtype = forward_dtype(target.dtype)
     learner = Learner(drafter, target, objective, options.chunk_blocks, dtype)
-    steps = options.steps or max(1, round(options.epochs * len(sequences) / options.batch_size))
+    epochs = EPOCHS if options.epochs is None else options.epochs
+    steps = options.steps or max(1, round(epochs * len(sequences) / options.batch_size))
     every = max(10, round(steps / 20))
     settings = Settings(
         steps=steps,
@@ -171,8 +179,10 @@ def _trainer(
     schedule = warmup_cosine(options.learning_rate, steps, options.warmup)
     updater = Updater(learner.parameters(), schedule, options.clip, options.weight_decay)
     folder = options.output / "training"
-    cache = folder / "features" / str(world.rank) if options.cache_features else None
-    source = FeatureSource(learner, cache, int(options.cache_features * 1e9 / world.size))
+    cache = folder / "features" if options.cache_features else None
+    limit = int(options.cache_features * 1e9)
+    # Nobody goes on before all have seen how much is there.
+    source = world.agree(lambda: FeatureSource(learner, cache, limit, world.rank, world.size))
     stored = target.dtype if options.dtype is None else DTYPES[options.dtype]
     facts = _facts(options, objective, settings, sequences)
     output = Output(options.output, config, stored, facts)
@@ -210,7 +220,7 @@ def _facts(
         "objective": f"{loss[objective.loss]}, weights: {weighting}",
         "sequences": len(sequences),
         "tokens_of_answers": int(sum(s.supervised.sum() for s in sequences)),
-        "steps": settings.steps,
+        "planned_steps": settings.steps,
         "sequences_a_step": settings.batch_size,
         "anchors_a_sequence": settings.anchors,
         "learning_rate": options.learning_rate,
@@ -234,13 +244,20 @@ def _describe(
     config = drafter.config
     weights = sum(w.size for _, w in tree_flatten(drafter.parameters()))
     mask = "own embedding" if config.has_mask_embedding else f"token {config.mask_token_id}"
+    second = ""
+    if config.selector_rank is not None:
+        second = (
+            f", convolutions over {config.conv_kernel_size} rows in groups of "
+            f"{config.conv_group_size}, selector of rank {config.selector_rank} among "
+            f"{config.selector_top_k}"
+        )
     say(
         f"Drafter: {weights:,} weights, {counted(config.num_hidden_layers, 'layer')}, block "
         f"size {config.block_size}, taps {list(config.target_layer_ids)} of {target.num_layers}, "
         f"mask {mask}, intermediate size {config.intermediate_size}, window "
         f"{config.sliding_window or 'none'}, "
         f"{'causal' if any(config.causal) else 'bidirectional'} blocks, "
-        f"{'two draft passes' if config.draft_passes == 2 else 'one draft pass'}"
+        f"{'two draft passes' if config.draft_passes == 2 else 'one draft pass'}{second}"
     )
     for name, part in (("Training", sequences), ("Held out", held_out)):
         tokens = sum(len(s.tokens) for s in part)
@@ -259,6 +276,7 @@ def _conclude(trainer: Trainer, reason: str, options: Options, say: Say) -> None
         "patience": f"no better τ in {counted(trainer.settings.patience, 'evaluation')}",
     }[reason]
     say(f"Stopped after {counted(progress.step, 'step')}: {why}.")
+    say(chart("training loss", trainer.log.curve("loss")))
     if trainer.held_out:
         say(chart("simulated τ", trainer.log.curve("tau")))
         say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")

@@ -99,35 +99,39 @@ class Trainer:
 
         Raises:
             UserError: the loss is no longer a number, or the checkpoint is of other weights.
+            PeerStopped: the first process has said that.
         """
-        resume = checkpoint.find(self.folder) is not None
-        if resume:
-            self.progress = checkpoint.restore(self.folder, self.updater)
-        # The log of a process that does not speak stays out of the way of the first one's.
-        name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
-        self.log = Log(self.folder / name, self.progress.step)
+        resume = self.world.agree(self._restore)
         self._begun = self._reported = time.perf_counter()
-        before = self.progress.seconds
         if not resume:
             self._evaluate()
         reason = "patience" if self._is_out_of_patience() else "steps"
         while reason == "steps" and self.progress.step < self.settings.steps:
             self._step()
-            self.progress.seconds = before + time.perf_counter() - self._begun
             last = self.progress.step == self.settings.steps
             due = last or self.progress.step % self.settings.eval_every == 0
             if due:
                 self._evaluate()
             over = "" if last else self._is_over()
-            if over == "time" and not due:
-                # What was learned so far should be in the drafter's folder.
-                self._evaluate(extra=True)
+            if over and not due and not self.held_out:
+                # With them, an evaluation that is not due would change what a resumed run keeps.
+                self._keep()
             if last or over or self.progress.step % self.settings.save_every == 0:
                 self._save()
             reason = over or reason
         if self.world.is_first:
             self._output.write_card(self.log)
         return reason
+
+    def _restore(self) -> bool:
+        """Go on from the last checkpoint and its log, and return True, if there is one."""
+        resume = checkpoint.find(self.folder) is not None
+        if resume:
+            self.progress = checkpoint.restore(self.folder, self.updater)
+        # The log of a process that does not speak stays out of the way of the first one's.
+        name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
+        self.log = Log(self.folder / name, self.progress.step if resume else None)
+        return resume
 
     def batch(self, step: int) -> list[tuple[int, Sequence]]:
         """The sequences of a step, with their place in the stream of all that are ever drawn."""
@@ -141,7 +145,7 @@ class Trainer:
 
     def _step(self) -> None:
         begun = time.perf_counter()
-        sums, tokens = Sums.zero(), 0
+        sums = Sums.zero()
         batch = self.batch(self.progress.step)
         for place, sequence in self.world.share(batch):
             random = np.random.default_rng([self.settings.seed, 1, place])
@@ -154,14 +158,17 @@ class Trainer:
             )
             self.learner.add(self.updater.parameters, self.source(sequence), blocks, sums)
         sums = self.world.average(sums)
+        if sums.weight.item() == 0:
+            # A drafter of fewer tokens than the target's may know none of these.
+            self.progress.step += 1
+            self._say(f"step {self.progress.step}: nothing to learn; the weights stay as they are")
+            return
         norm = self.updater.update({k: g / sums.weight for k, g in sums.gradients.items()})
         loss = (sums.loss / sums.weight).item()
         self.progress.step += 1
         if not np.isfinite(loss) or not np.isfinite(norm.item()):
-            raise UserError(
-                f"The loss is {loss} at step {self.progress.step}; resume from the last checkpoint "
-                "with a smaller learning rate."
-            )
+            # All processes find it; the first says so.
+            self.world.first(lambda: self._fail(loss))
         tokens = sum(len(sequence.tokens) for _, sequence in batch)
         self.log.add(
             step=self.progress.step,
@@ -174,6 +181,15 @@ class Trainer:
         )
         self._report()
         mx.clear_cache()
+
+    def _fail(self, loss: float) -> None:
+        kept = self.folder.parent
+        better = f"; --init-from {kept} begins with the best drafter so far"
+        raise UserError(
+            f"The loss or its gradient is no longer a number (loss {loss} at step "
+            f"{self.progress.step}). Train into another --output with a smaller --learning-rate"
+            f"{better if (kept / 'config.json').is_file() else ''}."
+        )
 
     def _report(self) -> None:
         """A line after the first step, after every tenth, and where steps are slow."""
@@ -191,11 +207,8 @@ class Trainer:
                 f"learning rate {recent[-1]['learning_rate']:.2e}, {rate:.0f} tokens/s"
             )
 
-    def _evaluate(self, extra: bool = False) -> None:
-        """Evaluate, and write the parameters if they are the best so far.
-
-        An extra evaluation does not try the patience of a run that goes on.
-        """
+    def _evaluate(self) -> None:
+        """Evaluate, and write the parameters if they are the best so far."""
         progress = self.progress
         if not self.held_out:
             if progress.step:
@@ -206,40 +219,34 @@ class Trainer:
         bar = tqdm(share, "Evaluating", unit="text", delay=2.0, leave=False, disable=quiet)
         mine = evaluate(self.learner, self.updater.parameters, self.source, bar)
         result = self._together(mine)
-        accuracy = [round(a, 4) for a in result["accuracy"]]
+        accuracy = [round(a, 4) for a in result.accuracy]
         self.log.add(
             step=progress.step,
-            eval_loss=result["loss"],
-            tau=result["tau"],
+            eval_loss=result.mean_loss,
+            tau=result.tau,
             position_accuracy=accuracy,
         )
         positions = " ".join(f"{a:.2f}" for a in accuracy)
         self._say(
-            f"step {progress.step}: held-out loss {result['loss']:.4f}, simulated τ "
-            f"{result['tau']:.3f}, accuracy by position {positions}"
+            f"step {progress.step}: held-out loss {result.mean_loss:.4f}, simulated τ "
+            f"{result.tau:.3f}, accuracy by position {positions}"
         )
-        if result["tau"] > progress.best_tau:
-            progress.best_tau, progress.best_step = result["tau"], progress.step
+        if result.tau > progress.best_tau:
+            progress.best_tau, progress.best_step = result.tau, progress.step
             progress.worse = 0
             self._keep()
-        elif not extra:
+        else:
             progress.worse += 1
 
-    def _together(self, mine: Evaluation) -> dict[str, float | list[float]]:
+    def _together(self, mine: Evaluation) -> Evaluation:
         """The evaluation of all processes' sequences."""
-        counts = [mine.loss, mine.weight, mine.tokens, mine.rounds.total, *mine.right, *mine.active]
-        numbers = np.array(self.world.total(mx.array(np.array(counts, np.float32))))
-        loss, weight, tokens, rounds = numbers[:4].tolist()
-        right, active = np.split(numbers[4:], 2)
-        return {
-            "loss": loss / max(weight, 1e-9),
-            "tau": tokens / max(rounds, 1),
-            "accuracy": (right / np.maximum(active, 1)).tolist(),
-        }
+        counts = mx.array(mine.counts().astype(np.float32))
+        return Evaluation.of(np.array(self.world.total(counts)))
 
     def _keep(self) -> None:
         if self.world.is_first:
-            self._output.write(self.updater.parameters, self.log)
+            tau = self.progress.best_tau if self.held_out else None
+            self._output.write(self.updater.parameters, self.log, self.progress.step, tau)
 
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""

@@ -59,6 +59,12 @@ def test_every_anchor_is_as_likely_as_another():
     assert len(counts) == 10 and (abs(counts - 900) < 5 * 900**0.5).all()
 
 
+def test_a_prefix_leaves_a_row_to_learn():
+    text, random = sequence("..xxx..xx"), np.random.default_rng(0)
+    for _ in range(50):
+        assert sample_blocks(text, 8, 9, random, prefixes=True).active.any(axis=1).all()
+
+
 def test_half_of_the_blocks_get_a_prefix_and_short_ones_are_likelier():
     text, random = sequence("." + "x" * 5000), np.random.default_rng(0)
     given = sample_blocks(text, 8, 4000, random, prefixes=True).given

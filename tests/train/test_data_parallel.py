@@ -44,7 +44,8 @@ def train(tmp_path: Path) -> list[str | Path]:
 
 def test_two_processes_train_as_one(train: list[str | Path], tmp_path: Path) -> None:
     launch = [LAUNCH, "-n", "2", "--backend", "ring", "--starting-port", str(free_port())]
-    for command in ([*train, tmp_path / "one"], [*launch, *train, tmp_path / "two"]):
+    cached = [*launch, *train[:-1], "--cache-features", "1", "--output", tmp_path / "two"]
+    for command in ([*train, tmp_path / "one"], cached):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("Stopped after 4 steps") == 1
@@ -57,6 +58,8 @@ def test_two_processes_train_as_one(train: list[str | Path], tmp_path: Path) -> 
     for a, b in zip(*[map(json.loads, log) for log in logs], strict=True):
         assert a.keys() == b.keys() and abs(a.get("loss", 0) - b.get("loss", 0)) < 1e-4
         assert a.get("tau") == b.get("tau")
+    # One file a sequence, whichever process comes to it in which epoch.
+    assert len(list((two / "training" / "features").iterdir())) == 6
 
 
 def both(command: list[str | Path], room: int) -> list[tuple[int, str]]:
@@ -85,6 +88,8 @@ def both(command: list[str | Path], room: int) -> list[tuple[int, str]]:
 # What is wrong, what the first process says of it, and the room that its files have.
 FAULTS = {
     "both find it": (["--batch-size", "3"], "A batch of 3 sequences", 10**9),
+    "both find it in the data": (["--max-seq-length", "2"], "All prompts have 2 tokens", 10**9),
+    "both find it in the loss": (["--learning-rate", "1e38"], "no longer a number", 10**9),
     "the first finds it": ([], "answers-train.jsonl is damaged", 10**9),
     "the first fails in the midst": ([], "cannot be written", 20_000),
 }

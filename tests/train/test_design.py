@@ -1,7 +1,6 @@
 """New drafters: defaults from the target, the published spacing of taps, mask tokens."""
 
 import mlx.core as mx
-import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from support.tiny import FAMILIES, SIZES, tiny_model
@@ -16,7 +15,6 @@ from dflash_mlx.train.design import (
     default_taps,
     design,
     new_drafter,
-    warm_start,
 )
 
 # As z-lab's and SpecForge's checkpoints have them.
@@ -121,32 +119,3 @@ def test_a_mask_embedding_begins_as_the_mean():
     drafter = new_drafter(config, target, 0)
     table = target.model.model.embed_tokens.weight
     assert mx.allclose(drafter.mask_embedding, table.mean(axis=0), atol=1e-6)
-
-
-@pytest.mark.parametrize("quantized", [False, True])
-def test_warm_start(quantized):
-    model = tiny_model("qwen3", vocab_size=260, intermediate_size=64)
-    target = Target(model)
-    config = design(target, byte_tokenizer(), None, Shape(layers=2))
-    drafter = new_drafter(config, target, 0)
-    if quantized:
-        nn.quantize(model, group_size=32, bits=8)
-    before = [type(m) for m in model.modules()]
-    warm_start(drafter, target)
-    assert [type(m) for m in model.modules()] == before
-    for i in range(2):
-        ours, theirs = drafter.layers[i].mlp.up_proj.weight, model.layers[1 + i].mlp.up_proj
-        weight = theirs.weight
-        if quantized:
-            weight = mx.dequantize(weight, theirs.scales, theirs.biases, 32, 8)
-        assert mx.allclose(ours, weight, atol=1e-6)
-        norm = model.layers[1 + i].self_attn.q_norm.weight
-        assert mx.array_equal(drafter.layers[i].self_attn.q_norm.weight, norm)
-
-
-def test_warm_start_without_likeness():
-    target = Target(tiny_model(vocab_size=260))
-    config = design(target, byte_tokenizer(), None, Shape(layers=1))
-    other = Target(tiny_model(vocab_size=260, hidden_size=64, intermediate_size=80))
-    with pytest.raises(UserError, match="--warm-start"):
-        warm_start(new_drafter(config, target, 0), other)

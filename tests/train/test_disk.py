@@ -1,5 +1,7 @@
 """A disk that is full: a sentence, nothing half-written, and a training that can go on."""
 
+import json
+
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
@@ -41,14 +43,32 @@ def test_the_drafter_before_stays(tmp_path):
     (tmp_path / "training").mkdir()
     log = Log(tmp_path / "training" / "log.jsonl")
     output = Output(tmp_path, config, mx.float32, {"target": "a target"})
-    output.write(parameters(config, 1), log)
+    output.write(parameters(config, 1), log, 1, 1.5)
     before = listing(tmp_path)
     with files_up_to(10_000), pytest.raises(UserError, match=FULL):
-        output.write(parameters(config, 2), log)
+        output.write(parameters(config, 2), log, 2, 2.5)
     assert listing(tmp_path) == before
     with files_up_to(100), pytest.raises(UserError, match=f"README.md {FULL}"):
         output.write_card(log)
     assert listing(tmp_path) == before
+
+
+def test_the_card_tells_of_the_weights_that_are_there(tmp_path):
+    config = drafter_config()
+    (tmp_path / "training").mkdir()
+    log = Log(tmp_path / "training" / "log.jsonl")
+    output = Output(tmp_path, config, mx.float32, {"target": "a target", "planned_steps": 9})
+    output.write(parameters(config, 1), log, 3, 1.5)
+    log.add(step=9, tau=1.2)
+    output.write_card(log)
+    card = (tmp_path / "README.md").read_text()
+    for row in ("| steps | 3 |", "| simulated tau | 1.5 |", "| planned steps | 9 |"):
+        assert row in card
+    source = json.loads((tmp_path / "config.json").read_text())["source"]
+    assert (source["steps"], source["simulated_tau"], source["planned_steps"]) == (3, 1.5, 9)
+    output.write(parameters(config, 2), log, 9, None)
+    card = (tmp_path / "README.md").read_text()
+    assert "| steps | 9 |" in card and "simulated tau" not in card
 
 
 def test_features_are_whole_or_not_there(tmp_path):

@@ -42,7 +42,7 @@ def encoder(template: str | None, **options: object) -> Encoder:
 
 
 def row(messages: list | None, text: str | None = None) -> Row:
-    return Row("x.jsonl, line 1", messages, text, "all")
+    return Row("x.jsonl, line 1", messages, text)
 
 
 def supervised(sequence) -> str:
@@ -90,12 +90,12 @@ def test_the_end_token_is_the_templates():
 
 def test_tools_reach_the_template():
     template = "{% for t in tools or [] %}({{ t.name }}){% endfor %}" + PLAIN
-    with_tools = Row("x", CHAT, None, "all", [{"name": "clock"}])
+    with_tools = Row("x", CHAT, None, [{"name": "clock"}])
     made = encoder(template)
     assert made.question(with_tools)[:7] == list(b"(clock)")
     assert supervised(made.sequence(with_tools)) == supervised(made.sequence(row(CHAT)))
     with pytest.raises(UserError, match="tools"):
-        encoder(None).question(Row("x", CHAT[1:2], None, "all", [{"name": "clock"}]))
+        encoder(None).question(Row("x", CHAT[1:2], None, [{"name": "clock"}]))
 
 
 def test_template_options():

@@ -12,14 +12,13 @@ from support.training import tiny_learner
 from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.loading import make_pair
 from dflash_mlx.target.target import Target
-from dflash_mlx.train.answers import Question
 from dflash_mlx.train.blocks import Sequence, sample_blocks
 from dflash_mlx.train.features import FeatureSource
 from dflash_mlx.train.heldout import Evaluation, _walk, evaluate
 from dflash_mlx.train.learner import Learner, Sums
 from dflash_mlx.train.losses import Objective
 from dflash_mlx.train.optimizer import Updater
-from dflash_mlx.train.rounds import play, total
+from dflash_mlx.train.rounds import Question, play, total
 
 N = 60
 
@@ -95,6 +94,18 @@ def test_walk():
     _walk(accepted, 5, 13, result)
     assert result.rounds.accepted == {1: 1, 0: 2, 3: 1} and result.tokens == 8
     assert result.tau == 2.0
+
+
+def test_evaluations_of_several_processes_add_up():
+    result = Evaluation(block_size=4)
+    result.loss, result.weight = 3.0, 1.5
+    result.right[:], result.active[:] = (4, 3, 0), (4, 4, 2)
+    _walk({4: 1, 6: 0, 7: 3, 11: 0}, 5, 13, result)
+    assert Evaluation.of(result.counts()).rounds == result.rounds
+    twice = Evaluation.of(2 * result.counts())
+    assert twice.tokens == 2 * result.tokens and twice.rounds.total == 2 * result.rounds.total
+    for name in ("mean_loss", "accuracy", "tau"):
+        assert getattr(twice, name) == getattr(result, name)
 
 
 def test_a_perfect_drafter_and_a_hopeless_one(texts):

@@ -72,63 +72,79 @@ def text() -> Sequence:
     return random_text()
 
 
-def logits_of(learner, text, anchors=ANCHORS, change=None):
+# Rows of each block that hold the text's own tokens: those of a second pass have a prefix.
+GIVEN = {"first pass": [1, 1, 1, 1], "second pass": [3, 1, 4, 2]}
+
+
+@pytest.fixture(params=GIVEN)
+def given(request: pytest.FixtureRequest) -> np.ndarray:
+    return np.array(GIVEN[request.param], np.int32)
+
+
+def logits_of(learner, text, given, anchors=ANCHORS, change=None):
     """Logits of the blocks at ``anchors``, after ``change`` of the features ``[S, F]``."""
     features = learner.features(mx.array(text.tokens))
     if change is not None:
         features = features._replace(taps=change(features.taps))
     context = learner.context(learner.parameters(), features)
-    return learner.logits(learner.hidden(make_blocks(text, anchors, 8), context))
+    return learner.logits(learner.hidden(make_blocks(text, anchors, 8, given), context))
+
+
+def before_and_after(learner, text, given, where):
+    """Logits before and after other tokens come ``where`` says, with the features as they were."""
+    features = learner.features(mx.array(text.tokens))
+    context = learner.context(learner.parameters(), features)
+    clean = learner.logits(learner.hidden(make_blocks(text, ANCHORS, 8, given), context))
+    text.tokens[where] = (text.tokens[where] + 1) % 97
+    return clean, learner.logits(learner.hidden(make_blocks(text, ANCHORS, 8, given), context))
 
 
 @pytest.mark.parametrize("n", range(len(ANCHORS)))
-def test_features_at_the_anchor_and_after_it_are_not_seen(learner, text, n):
+def test_features_at_the_anchor_and_after_it_are_not_seen(learner, text, given, n):
     def disturb(taps):
         noise = mx.array(numbers(1, *taps.shape)) * 100
         return mx.where(mx.arange(len(taps))[:, None] >= int(ANCHORS[n]), noise, taps)
 
-    clean, disturbed = (logits_of(learner, text, change=c) for c in (None, disturb))
+    clean, disturbed = (logits_of(learner, text, given, change=c) for c in (None, disturb))
     assert mx.array_equal(clean[n], disturbed[n])
     if n + 1 < len(ANCHORS):
         # The same noise lies before a later anchor, which must see it.
         assert spread(clean[n + 1], disturbed[n + 1]) > 1e-2
 
 
-def test_the_feature_before_the_anchor_is_seen(learner, text):
+def test_the_feature_before_the_anchor_is_seen(learner, text, given):
     def disturb(taps):
         return mx.where(mx.arange(len(taps))[:, None] == int(ANCHORS[1]) - 1, taps + 1, taps)
 
-    clean, disturbed = (logits_of(learner, text, change=c) for c in (None, disturb))
+    clean, disturbed = (logits_of(learner, text, given, change=c) for c in (None, disturb))
     assert mx.array_equal(clean[0], disturbed[0]) and spread(clean[1], disturbed[1]) > 1e-3
 
 
 @pytest.mark.parametrize("n", range(len(ANCHORS)))
-def test_tokens_after_the_anchor_are_not_seen(learner, text, n):
-    features = learner.features(mx.array(text.tokens))
-    context = learner.context(learner.parameters(), features)
-    clean = learner.logits(learner.hidden(make_blocks(text, ANCHORS, 8), context))
-    after = np.arange(len(text.tokens)) > ANCHORS[n]
-    text.tokens[after] = (text.tokens[after] + 1) % 97
-    changed = learner.logits(learner.hidden(make_blocks(text, ANCHORS, 8), context))
+def test_tokens_after_those_given_are_not_seen(learner, text, given, n):
+    after = np.arange(len(text.tokens)) >= ANCHORS[n] + given[n]
+    clean, changed = before_and_after(learner, text, given, after)
     assert mx.array_equal(clean[n], changed[n])
 
 
-def test_the_anchor_itself_is_seen(learner, text):
-    features = learner.features(mx.array(text.tokens))
-    context = learner.context(learner.parameters(), features)
-    clean = learner.logits(learner.hidden(make_blocks(text, ANCHORS, 8), context))
-    text.tokens[ANCHORS[1]] = (text.tokens[ANCHORS[1]] + 1) % 97
-    changed = learner.logits(learner.hidden(make_blocks(text, ANCHORS, 8), context))
+def test_the_anchor_itself_is_seen(learner, text, given):
+    clean, changed = before_and_after(learner, text, given, ANCHORS[1])
     assert mx.array_equal(clean[0], changed[0]) and spread(clean[1], changed[1]) > 1e-3
 
 
-def test_other_blocks_are_not_seen(learner, text):
+def test_the_last_token_given_is_seen(learner, text, given):
+    clean, changed = before_and_after(learner, text, given, ANCHORS[2] + given[2] - 1)
+    assert mx.array_equal(clean[:2], changed[:2]) and spread(clean[2], changed[2]) > 1e-3
+
+
+def test_other_blocks_are_not_seen(learner, text, given):
     # Sums of another shape round differently; a leak would be a thousand times larger.
-    together = logits_of(learner, text)
-    others = logits_of(learner, text, np.array([3, 17, 22, 24, 33]))
+    together = logits_of(learner, text, given)
+    mixed = np.array([2, given[1], 5, 1, 3], np.int32)
+    others = logits_of(learner, text, mixed, np.array([3, 17, 22, 24, 33]))
     assert spread(together[1], others[1]) < 1e-4
     for n, anchor in enumerate(ANCHORS):
-        alone = logits_of(learner, text, np.array([anchor]))
+        alone = logits_of(learner, text, given[n : n + 1], np.array([anchor]))
         assert spread(together[n], alone[0]) < 1e-4
 
 

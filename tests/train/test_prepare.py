@@ -11,7 +11,7 @@ from dflash_mlx.errors import UserError
 from dflash_mlx.train.answers import Writing
 from dflash_mlx.train.blocks import Sequence
 from dflash_mlx.train.options import Options
-from dflash_mlx.train.prepare import Preparation, read_data
+from dflash_mlx.train.prepare import Preparation, check_data, read_data
 from dflash_mlx.train.world import World
 
 CHAT = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
@@ -36,7 +36,7 @@ def prepare(
     tokenizer.has_chat_template = template is not None
     given = {"data": data if files else None, "writing": Writing(max_tokens=6, batch=4)} | options
     made = Options(output=folder / "out", **given)
-    rows = read_data(made.data)
+    rows = read_data(made)
     preparation = Preparation(model, tokenizer, made, rows, folder, World(), said.append)
     return *preparation.sequences(), said
 
@@ -73,11 +73,11 @@ def test_a_file_to_evaluate_on(model, tmp_path, count, expected):
 
 
 def test_prompts_are_answered_and_answers_kept(model, tmp_path):
-    rows = [{"prompt": "ask", "kind": "a"}, {"prompt": "said", "completion": "so", "kind": "b"}]
+    rows = [{"prompt": "ask"}, {"prompt": "said", "completion": "so"}]
     train, _, said = prepare(model, tmp_path, {"train.jsonl": rows}, held_out=0)
-    by_kind = {s.kind: s for s in train}
-    assert texts([by_kind["b"]]) == ["saidso"] and by_kind["b"].answers() == [(4, 7)]
-    assert by_kind["a"].answers()[0][0] == 3 and len(by_kind["a"].tokens) > 3
+    asked, said_so = sorted(train, key=lambda s: s.tokens.tolist())
+    assert texts([said_so]) == ["saidso"] and said_so.answers() == [(4, 7)]
+    assert asked.answers()[0][0] == 3 and len(asked.tokens) > 3
     assert any("--regenerate" in line for line in said)
 
 
@@ -87,13 +87,35 @@ def test_all_are_answered_anew(model, tmp_path):
         model, tmp_path, {"train.jsonl": rows}, held_out=0, regenerate=True
     )
     assert not texts([sequence])[0].startswith("saidso") and not said
-    with pytest.raises(UserError, match="plain text"):
-        prepare(model, tmp_path, {"train.jsonl": [*rows, *ROWS]}, regenerate=True)
 
 
-def test_no_answers_are_written_where_none_are_wanted(model, tmp_path):
-    with pytest.raises(UserError, match="line 1 has no answer"):
-        prepare(model, tmp_path, {"train.jsonl": [{"prompt": "ask"}]}, regenerate=False)
+SAID = {"prompt": "said", "completion": "so"}
+MISTAKES = {
+    "line 2 is plain text": ([SAID, {"text": "a"}], {"regenerate": True}),
+    "line 1 has no answer": ([{"prompt": "ask"}], {"regenerate": False}),
+    "--temp, --top-p": ([SAID, SAID], {"writing": Writing(temp=1.0)}),
+    "on plain text": ([{"text": "a"}] * 2, {"template_options": {"enable_thinking": False}}),
+    "none is left to train on": ([SAID, SAID], {"held_out": 2}),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_what_the_data_do_not_allow(words, tmp_path):
+    rows, options = MISTAKES[words]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = Options(output=tmp_path / "out", data=path, **options)
+    with pytest.raises(UserError, match=words):
+        check_data(made, read_data(made))
+    fine = Options(output=tmp_path / "out", data=path, seed=1)
+    check_data(fine, read_data(fine))
+
+
+def test_too_few_to_hold_out_is_said(model, tmp_path):
+    files = {"train.jsonl": ROWS, "valid.jsonl": ROWS[:3]}
+    assert prepare(model, tmp_path, files, held_out=3)[2] == []
+    _, held_out, said = prepare(model, tmp_path, files, held_out=5)
+    assert len(held_out) == 3 and said == ["valid.jsonl has only 3 sequences to hold out, not 5."]
 
 
 def test_what_is_too_long_or_too_short_is_said(model, tmp_path):

@@ -33,7 +33,7 @@ def test_a_damaged_log_is_refused(damage, tmp_path):
 
 
 def test_a_new_log_is_empty(tmp_path):
-    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / "log.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
     assert Log(tmp_path / "log.jsonl").entries == []
 
 
@@ -70,6 +70,30 @@ def test_the_feature_cache_is_bounded(tmp_path):
     assert sum(f.stat().st_size for f in folder.iterdir()) <= 2.5 * size
 
 
+def test_processes_share_the_features_and_the_bound(tmp_path):
+    learner, texts = tiny_learner(), [random_text(seed=i) for i in range(8)]
+    size = learner.features(mx.array(texts[0].tokens)).taps.nbytes
+    limit = 5 * size
+    for epoch in range(2):
+        sources = [FeatureSource(learner, tmp_path, limit, rank, 2) for rank in range(2)]
+        for i, text in enumerate(texts):
+            sources[(i + epoch) % 2](text)
+        # Two of each; half of what is left is too little for any.
+        assert len(list(tmp_path.iterdir())) == 4
+    learner.features = None
+    for text in texts[:4]:
+        sources[0](text), sources[1](text)
+
+
+def test_a_smaller_bound_adds_nothing_and_removes_nothing(tmp_path):
+    learner, texts = tiny_learner(), [random_text(seed=i) for i in range(4)]
+    for limit in (10**6, 100):
+        source = FeatureSource(learner, tmp_path, limit)
+        for text in texts[:2] if limit == 10**6 else texts:
+            source(text)
+        assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_features_of_another_kind_are_not_taken(tmp_path):
     text = random_text()
     FeatureSource(tiny_learner(), tmp_path, 10**9)(text)
@@ -89,7 +113,10 @@ def test_an_unfinished_file_is_not_read(tmp_path):
     learner, text = tiny_learner(), random_text()
     FeatureSource(learner, tmp_path, 10**9)(text)
     [file] = tmp_path.iterdir()
-    file.rename(file.with_suffix(".partial.safetensors"))
+    file.rename(file.with_suffix(".partial1.safetensors"))
+    # Only one process removes it, and the others do not count it.
+    FeatureSource(learner, tmp_path, 10**9, 1, 2)
+    assert len(list(tmp_path.iterdir())) == 1
     FeatureSource(learner, tmp_path, 10**9)
     assert not list(tmp_path.iterdir())
 

@@ -26,7 +26,6 @@ def test_formats(tmp_path):
     )
     rows = read_rows(path)
     assert [r.answered for r in rows] == [True, False, True, False, True]
-    assert rows[0].kind == "chat" and rows[1].kind == "all"
     assert rows[0].question == rows[1].question == rows[2].question == rows[3].question == chat[:1]
     assert rows[2].messages == chat and rows[4].text == "abc" and rows[4].messages is None
     assert rows[4].where == "x.jsonl, line 6"
