@@ -103,9 +103,6 @@ def _add_data_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_drafter_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--init-from", help="begin with this drafter, a folder or a Hub id")
-    group.add_argument(
-        "--warm-start", action="store_true", help="begin with the target's own last layers"
-    )
     group.add_argument("--layers", type=int, help="layers (default: 5; fewer for a small target)")
     group.add_argument("--taps", help="target layers to read, 0-based, such as 1,9,17 (default: 5)")
     group.add_argument("--block-size", type=int, help="anchor included (default: 16)")

@@ -58,7 +58,6 @@ class Options:
             block size, the others None are 0.5 and 1.
         draft_passes: 2 trains for a second draft pass; None keeps what ``init_from`` has.
         draft_prefix: rows given in the second pass; None for a quarter of the block.
-        warm_start: begin a new drafter with the target's own last layers.
         epochs, steps: how long, in one or the other; both None is 6 epochs.
         batch_size, anchors, chunk_blocks: how much at a time.
         learning_rate, warmup, clip, weight_decay: of AdamW.
@@ -92,7 +91,6 @@ class Options:
     kd_temperature: float | None = None
     draft_passes: int | None = None
     draft_prefix: int | None = None
-    warm_start: bool = False
     epochs: float | None = None
     steps: int | None = None
     batch_size: int = 8
@@ -155,8 +153,6 @@ class Options:
                 "A drafter given by --init-from keeps its layers, taps, block size and masks; "
                 "leave those options out."
             )
-        if self.init_from is not None and self.warm_start:
-            raise UserError("A drafter begins by --init-from or by --warm-start, not by both.")
         self._check_objective()
 
     def _check_objective(self) -> None:

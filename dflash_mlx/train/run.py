@@ -31,7 +31,6 @@ from .options import EPOCHS, Options
 from .output import Output
 from .prepare import Data, Preparation, check_data, read_data
 from .trainer import Settings, Trainer
-from .warm import warm_start
 from .world import World
 
 Say = Callable[[str], None]
@@ -103,7 +102,7 @@ def _begin(
         trust_remote_code=options.trust_remote_code,
         tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
     )
-    drafter = _drafter(options, pair.target, tokenizer, pair.context_length, say)
+    drafter = _drafter(options, pair.target, tokenizer, pair.context_length)
     return pair, drafter, Preparation(pair.model, tokenizer, options, data, folder, world, say)
 
 
@@ -129,19 +128,12 @@ def _check_output(options: Options, folder: Path) -> None:
 
 
 def _drafter(
-    options: Options,
-    target: Target,
-    tokenizer: TokenizerWrapper,
-    context_length: int | None,
-    say: Say,
+    options: Options, target: Target, tokenizer: TokenizerWrapper, context_length: int | None
 ) -> Drafter:
     if options.init_from is None:
         config = options.passes(design(target, tokenizer, context_length, options.shape))
         check_pair(config, target)
-        drafter = new_drafter(config, target, options.seed)
-        if options.warm_start:
-            say(warm_start(drafter, target))
-        return drafter
+        return new_drafter(config, target, options.seed)
     drafter = load_drafter(convert_cached(options.init_from))
     check_pair(drafter.config, target)
     check_trainable(drafter)
@@ -216,7 +208,7 @@ def _facts(
     )
     return {
         "target": target + adapters,
-        "begun_from": _beginning(options),
+        "begun_from": Path(options.init_from).name if options.init_from else "random weights",
         "objective": f"{loss[objective.loss]}, weights: {weighting}",
         "sequences": len(sequences),
         "tokens_of_answers": int(sum(s.supervised.sum() for s in sequences)),
@@ -226,12 +218,6 @@ def _facts(
         "learning_rate": options.learning_rate,
         "seed": options.seed,
     }
-
-
-def _beginning(options: Options) -> str:
-    if options.init_from:
-        return Path(options.init_from).name
-    return "the target's last layers" if options.warm_start else "random weights"
 
 
 def _describe(

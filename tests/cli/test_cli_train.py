@@ -160,7 +160,7 @@ VARIANTS = {
     "DFlash 2": ["--dflash2", "--block-size", 8],
     "two passes": ["--draft-passes", 2, "--weighting", "dpace", "--block-size", 8],
     "stored in 16 bit": ["--dtype", "bfloat16"],
-    "warm start": ["--warm-start", "--taps", "0,2", "--cache-features", 0.001],
+    "cached features": ["--taps", "0,2", "--cache-features", 0.001],
 }
 
 
