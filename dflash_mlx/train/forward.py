@@ -12,6 +12,7 @@ from ..drafter.config import DrafterConfig
 from ..drafter.masks import layer_visibility
 from ..drafter.model import DecoderLayer, Drafter
 from ..drafter.rope import RoPE
+from ..errors import UserError
 from ..kernels.norm_rope import norm_rope
 from .masks import visible
 
@@ -126,3 +127,22 @@ class BlockForward:
         out = out.reshape(q.shape) + own @ v
         out = out.reshape(kv_heads, N, -1, b, dim).transpose(1, 3, 0, 2, 4)
         return attention.o_proj(out.reshape(N, b, -1))
+
+
+def check_trainable(drafter: Drafter) -> None:
+    """Check that a drafter has only parts that this trainer knows.
+
+    Raises:
+        UserError: it has others.
+    """
+    config = drafter.config
+    obstacles = {
+        "an embedding table of its own": config.has_embed_tokens,
+        "a head of its own": config.has_lm_head,
+        "rows that predict the token after them (sample_from_anchor)": config.sample_from_anchor,
+    }
+    if found := [name for name, there in obstacles.items() if there]:
+        raise UserError(
+            f"A drafter with {' and '.join(found)} cannot be trained by this version; start from "
+            "another one, or without --init-from."
+        )

@@ -11,10 +11,9 @@ from mlx.utils import tree_flatten, tree_unflatten
 from ..cache.linear import round_up
 from ..drafter.model import Drafter
 from ..drafter.selector import SelectorWalk
-from ..errors import UserError
 from ..target.target import Target
 from .blocks import Blocks
-from .forward import BlockForward, ContextKV
+from .forward import BlockForward, ContextKV, check_trainable
 from .losses import Objective, cross_entropy, divergence
 from .selector import selector_loss
 
@@ -272,25 +271,6 @@ class Learner:
         if self._config.vocab_size >= self.target.vocab_size:
             return logits
         return mx.where(mx.arange(logits.shape[-1]) < self._config.vocab_size, logits, _NEVER)
-
-
-def check_trainable(drafter: Drafter) -> None:
-    """Check that a drafter has only parts that this trainer knows.
-
-    Raises:
-        UserError: it has others.
-    """
-    config = drafter.config
-    obstacles = {
-        "an embedding table of its own": config.has_embed_tokens,
-        "a head of its own": config.has_lm_head,
-        "rows that predict the token after them (sample_from_anchor)": config.sample_from_anchor,
-    }
-    if found := [name for name, there in obstacles.items() if there]:
-        raise UserError(
-            f"A drafter with {' and '.join(found)} cannot be trained by this version; start from "
-            "another one, or without --init-from."
-        )
 
 
 def _is_context_only(name: str) -> bool:

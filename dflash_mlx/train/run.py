@@ -24,7 +24,8 @@ from .chart import chart
 from .design import design, new_drafter
 from .disk import writing
 from .features import FeatureSource
-from .learner import Learner, check_trainable
+from .forward import check_trainable
+from .learner import Learner
 from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import EPOCHS, Options

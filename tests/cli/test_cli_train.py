@@ -1,4 +1,4 @@
-"""``train`` and ``evaluate`` end to end: a drafter for a target that speaks a small language."""
+"""``train`` end to end: a drafter for a target that speaks a small language."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,6 @@ from support.pairs import tiny_drafter
 from support.tokenizer import EOS, byte_tokenizer
 
 from dflash_mlx.cli import train as train_command
-from dflash_mlx.cli.progress import Progress
 from dflash_mlx.drafter.model import Drafter
 
 
@@ -221,39 +220,6 @@ def test_variants_train_and_generate(variant, tmp_path, capsys):
     assert run(capsys, *speak, "--draft-model", tmp_path / "new") == run(capsys, *speak)
 
 
-def test_evaluate_mistakes(tmp_path, capsys):
-    save_target(tmp_path / "target")
-    data = write_rows(tmp_path / "x.jsonl", [{"text": "abc"}])
-    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old"]
-    save_drafter(tmp_path / "old")
-    code, _, err = run(capsys, "evaluate", *pair, "--prompts", data)
-    assert code == 2 and "prompt" in err
-    prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": "abc"}])
-    code, _, err = run(capsys, "evaluate", "--model", tmp_path / "target", "--prompts", prompts)
-    assert code == 2 and "--draft-model" in err
-    for option, value in {"limit": 0, "block-size": 9, "temp": -1, "top-p": 0.5, "seed": 0}.items():
-        code, _, err = run(capsys, "evaluate", *pair, "--prompts", prompts, f"--{option}", value)
-        assert code == 2 and option.replace("-", "_") in err and "'auto'" not in err
-
-
-def test_an_interrupted_evaluation_reports_what_it_has(tmp_path, capsys, monkeypatch):
-    save_target(tmp_path / "target")
-    save_drafter(tmp_path / "old")
-    prompts = write_rows(tmp_path / "y.jsonl", [{"prompt": x, "kind": x} for x in "abc"])
-    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old", "-m", 5]
-
-    def interrupt(self):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Progress, "advance", interrupt)
-    code, out, err = run(capsys, "evaluate", *pair, "--prompts", prompts)
-    assert code == 130 and "Interrupted: 1 of 3" in err
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
-        ["a", "1", "5"],
-        ["total", "1", "5"],
-    ]
-
-
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_interrupted_training_says_how_to_go_on(begun, tmp_path, capsys, monkeypatch):
     def interrupt(options, say):
@@ -264,21 +230,6 @@ def test_an_interrupted_training_says_how_to_go_on(begun, tmp_path, capsys, monk
     monkeypatch.setattr(train_command, "train", interrupt)
     code, _, err = run(capsys, "train", "--output", tmp_path / "x", "--self-prompts", 1)
     assert code == 130 and ("--resume goes on" in err) == begun
-
-
-def test_a_table(tmp_path, capsys):
-    save_target(tmp_path / "target")
-    save_drafter(tmp_path / "old")
-    rows = [{"prompt": "abc", "kind": "letters"}, {"prompt": "12", "kind": "digits"}]
-    prompts = write_rows(tmp_path / "y.jsonl", rows)
-    pair = ["--model", tmp_path / "target", "--draft-model", tmp_path / "old"]
-    code, out, _ = run(capsys, "evaluate", *pair, "--prompts", prompts, "-m", 9)
-    lines = out.splitlines()
-    assert code == 0 and [line.split()[:3] for line in lines[1:]] == [
-        ["letters", "1", "9"],
-        ["digits", "1", "9"],
-        ["total", "2", "18"],
-    ]
 
 
 @pytest.mark.parametrize("kind", ["DFlashDraftModel", "DFlash2DraftModel"])
