@@ -11,6 +11,9 @@ from .options import add_model_options, load_pair
 
 # Seconds of silence.
 PATIENCE = 2.0
+PARTS = ("round", "draft", "verify", "rest")
+# Of a column of the table, in characters: two contexts fit a terminal's 80.
+WIDTH = 9
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -44,22 +47,23 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(table: CostTable) -> str:
     """The table for a person, and what it means for the first rounds of a text."""
-    headings = [f"{title} {c}" for c in table.contexts for title in ("round", "draft", "rest")]
-    width = max(map(len, headings)) + 2
     lines = [
-        "Milliseconds of a round by rows verified, at each context length:",
-        "rows" + "".join(heading.rjust(width) for heading in headings),
+        "Milliseconds of a round by rows verified, after so many tokens:",
+        "    " + "".join(str(context).rjust(4 * WIDTH) for context in table.contexts),
+        "rows" + "".join(part.rjust(WIDTH) for part in PARTS * len(table.contexts)),
     ]
+    nothing = [0.0] * len(table.contexts)
     for size in table.sizes:
-        drafts = table.drafts.get(size, [0.0] * len(table.contexts))
+        alone = (table.drafts.get(size, nothing), table.verifies.get(size, nothing))
         cells = [
             cell
-            for whole, draft in zip(table.rounds[size], drafts, strict=True)
-            for cell in (whole, draft, max(whole - draft, 0.0))
+            for whole, draft, verify in zip(table.rounds[size], *alone, strict=True)
+            for cell in (whole, draft, verify, max(whole - draft - verify, 0.0))
         ]
-        lines.append(f"{size:4}" + "".join(f"{1e3 * x:{width}.2f}" for x in cells))
+        lines.append(f"{size:4}" + "".join(f"{1e3 * x:{WIDTH}.2f}" for x in cells))
     lines.append(
-        "1 row is plain decoding; rest is the verify, the choice of tokens and the commit."
+        "1 row is plain decoding. Draft and verify are timed alone; "
+        "rest is what a round takes beyond them."
     )
     return "\n".join([*lines, *_starts(table)])
 

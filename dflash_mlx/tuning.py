@@ -22,7 +22,7 @@ from .pair import Pair
 from .paths import cache_dir
 from .request import most_rows
 
-FORMAT = 1
+FORMAT = 2
 # A table is stored again after a text when a time in it has moved by more than this share, or the
 # acceptance by as much.
 MOVED = 0.05

@@ -27,15 +27,18 @@ PATIENCE = 5.0
 # slowest took so much longer than the fastest.
 ROUNDS = 3
 UNSTEADY = 1.3
+# Forwards of the target alone whose time is taken at each size, behind one that is not.
+VERIFIES = 1
 # The longer context tells how cost grows with length, for which some sizes are enough. Attention
 # kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5 or 8 rows.
 LONG_SIZES = (1, 2, 4, 5, 6, 8, 9)
 WARM_UP_SECONDS = 0.2
-# What the rounds of all sizes may take together, if one of any size took as long as one of two
-# rows. Where that is too little for every size, fewer are measured: a slow machine must not wait
-# for minutes. On top come repeats, begun within PATIENCE at each context, some rounds that warm up
-# and time plain decoding again, and for each size REPEATS + 1 drafts and choices.
-BUDGET = 15.0
+# What the rounds and forwards of all sizes may take together, if one of any size took as long as a
+# round of two rows. Where that is too little for every size, fewer are measured: on a slow machine
+# nobody should wait for minutes. On top come repeats, begun within PATIENCE at each context, some
+# rounds that warm up and time plain decoding again, and for each size REPEATS + 1 drafts and
+# choices.
+BUDGET = 20.0
 REPEATS = 3
 
 
@@ -54,9 +57,10 @@ def affordable_sizes(largest: int, seconds: float) -> tuple[list[int], list[int]
     """
     every = sizes_to_measure(largest)
     powers = [size for size in every if size.bit_count() == 1 or size == largest]
+    runs = (ROUNDS + 2) + (VERIFIES + 1)
     for sizes in (every, powers):
         some = [size for size in sizes if size in LONG_SIZES or size == largest]
-        if (len(sizes) + len(some)) * (ROUNDS + 2) * seconds <= BUDGET:
+        if (len(sizes) + len(some)) * runs * seconds <= BUDGET:
             return sizes, some
     few = sorted({1, 2, largest})
     return few, few
@@ -74,8 +78,9 @@ def calibrate(
     A round's time is the interval between two reads while rounds of one size follow one another
     through the queue. That is the right time wherever the host waits: on Metal a read ends when
     its round does; on the CPU ``async_eval`` waits for most of the *next* round, which has the same
-    size. Stages timed apart would each add a wait that no generation has, and hide that they
-    overlap. Nothing is prefilled: buffers are moved to the context length as they are, because
+    size. A sum of stages timed apart would add a wait for each that no generation has, and hide
+    that they overlap: the draft and the verify are timed alone as well, to say what a round spends
+    its time on. Nothing is prefilled: buffers are moved to the context length as they are, because
     time does not depend on what they hold.
 
     Args:
@@ -91,19 +96,21 @@ def calibrate(
     total, done = len(sizes) + len(long_sizes), 0
     rounds: list[dict[int, float]] = []
     drafts: list[dict[int, float]] = []
+    verifies: list[dict[int, float]] = []
     for rig, some in zip(rigs, (sizes, long_sizes), strict=True):
         rig.warm_up()
-        rounds.append({})
-        drafts.append({})
+        for times in (rounds, drafts, verifies):
+            times.append({})
         for size in some:
             rounds[-1][size] = rig.round(size)
+            verifies[-1][size] = rig.verify(size)
             if size > 1:
                 drafts[-1][size] = rig.draft(size)
             done += 1
             progress(done, total)
         # Plain decoding is what every size is compared with.
         rounds[-1][1] = (rounds[-1][1] + rig.round(1)) / 2
-    table = CostTable(contexts, _columns(*rounds), _columns(*drafts))
+    table = CostTable(contexts, _columns(*rounds), _columns(*drafts), _columns(*verifies))
     table.choices[GREEDY] = time_choice(target, drafter, Chooser(Sampling()), sizes)
     return table
 
@@ -143,8 +150,8 @@ class _Rig:
             caches=[adopt([c]) for c in caches],
             context=rows,
         )
-        chooser = _RandomTokens(target.vocab_size)
-        self._queue = RoundQueue(target, drafter, chooser, self._state, [context])
+        self._random = _RandomTokens(target.vocab_size)
+        self._queue = RoundQueue(target, drafter, self._random, self._state, [context])
         self._queue.submit(1)
         self._queue.read()
         self._begun = time.perf_counter()
@@ -178,6 +185,29 @@ class _Rig:
             read.append(time.perf_counter())
         self._queue.read()
         return [b - a for a, b in pairwise(read)]
+
+    def verify(self, size: int) -> float:
+        """Seconds of the target's forward alone, one queued ahead as rounds are.
+
+        Nothing is committed, so each writes over the rows of the one before.
+        """
+        self._state.reserve(self._queue.lengths[0] + size)
+        ahead = self._forward(size)
+        begun = time.perf_counter()
+        for _ in range(VERIFIES):
+            following = self._forward(size)
+            mx.eval(ahead)
+            ahead = following
+        taken = time.perf_counter() - begun
+        mx.eval(ahead)
+        return taken / VERIFIES
+
+    def _forward(self, size: int) -> list[mx.array]:
+        """Queue the target's forward over ``size`` rows; all that it leaves behind."""
+        logits, features = self._target.forward(self._random.take(size), self._state.caches)
+        written = [array for cache in self._state.caches for array in cache.arrays()]
+        mx.async_eval(logits, features, *written)
+        return [logits, features]
 
     def draft(self, size: int) -> float:
         """Seconds of a draft alone, its choice included."""
@@ -230,10 +260,14 @@ class _RandomTokens(Chooser):
         verdict.accepted = verdict.accepted * 0
         return verdict
 
-    def _instead(self, tokens: mx.array) -> mx.array:
-        begin, n = self._at, tokens.shape[1]
+    def take(self, n: int) -> mx.array:
+        """The next ``[1, n]`` of them."""
+        begin = self._at
         self._at = (begin + n) % (self._tokens.shape[1] - 256)
-        return tokens * 0 + self._tokens[:, begin : begin + n].astype(tokens.dtype)
+        return self._tokens[:, begin : begin + n]
+
+    def _instead(self, tokens: mx.array) -> mx.array:
+        return tokens * 0 + self.take(tokens.shape[1]).astype(tokens.dtype)
 
 
 def _seconds(work: Callable[[], list[mx.array]]) -> float:

@@ -31,6 +31,7 @@ class CostTable:
         contexts: measured context lengths, ascending, two or more.
         rounds: rows to the seconds of a whole greedy round at each context; 1 is plain decoding.
         drafts: rows to the seconds of the round's draft alone, at each context.
+        verifies: rows to the seconds of the target's forward alone, at each context.
         choices: way of choosing tokens to the seconds that a draft and choosing take, by rows.
         acceptance: how likely a draft is accepted, over the texts so far; None before the first.
     """
@@ -38,6 +39,7 @@ class CostTable:
     contexts: list[int]
     rounds: dict[int, list[float]]
     drafts: dict[int, list[float]] = field(default_factory=dict)
+    verifies: dict[int, list[float]] = field(default_factory=dict)
     choices: dict[str, dict[int, float]] = field(default_factory=dict)
     acceptance: float | None = None
     _rates: dict[tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
@@ -122,7 +124,7 @@ class CostTable:
         """Have a cell near ``context``, so that what is learned there stays there."""
         while context > 1.5 * self.contexts[-1]:
             further = 2 * self.contexts[-1]
-            for row in (*self.rounds.values(), *self.drafts.values()):
+            for row in self._measured():
                 row.append(self._at(row, further))
             self.contexts.append(further)
 
@@ -148,6 +150,7 @@ class CostTable:
             "contexts": self.contexts,
             "rounds": {str(k): v for k, v in self.rounds.items()},
             "drafts": {str(k): v for k, v in self.drafts.items()},
+            "verifies": {str(k): v for k, v in self.verifies.items()},
             "choices": {
                 name: {str(k): v for k, v in rows.items()} for name, rows in self.choices.items()
             },
@@ -166,6 +169,7 @@ class CostTable:
                 [int(x) for x in content["contexts"]],
                 _rows(content["rounds"]),
                 _rows(content["drafts"]),
+                _rows(content["verifies"]),
                 {
                     name: {int(k): float(v) for k, v in rows.items()}
                     for name, rows in content["choices"].items()
@@ -177,8 +181,13 @@ class CostTable:
         table._check()
         return table
 
+    def _measured(self) -> list[list[float]]:
+        """Every row of the three tables."""
+        tables = (self.rounds, self.drafts, self.verifies)
+        return [row for table in tables for row in table.values()]
+
     def _check(self) -> None:
-        rows = [*self.rounds.values(), *self.drafts.values()]
+        rows = self._measured()
         seconds = [x for row in rows for x in row]
         seconds += [x for choice in self.choices.values() for x in choice.values()]
         sound = (

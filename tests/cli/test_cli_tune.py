@@ -33,10 +33,15 @@ def test_table_is_printed_and_stored(pair, place, capsys):
     table = json.loads(file.read_text())["table"]
     lines = out.splitlines()
     rows = [line.split() for line in lines if line.split()[0].isdecimal()]
-    assert [int(row[0]) for row in rows if len(row) == 7] == list(range(1, 9))
-    for row in rows[:8]:
-        whole = [float(row[1]), float(row[4])]
-        assert whole == pytest.approx([1e3 * x for x in table["rounds"][row[0]]], abs=0.006)
+    rows = [row for row in rows if len(row) == 9]
+    assert [int(row[0]) for row in rows] == list(range(1, 9))
+    for row in rows:
+        size, *cells = row
+        columns = [[float(cells[i]), float(cells[4 + i])] for i in range(4)]
+        parts = [table[name].get(size, [0.0, 0.0]) for name in ("rounds", "drafts", "verifies")]
+        parts.append([max(a - b - c, 0.0) for a, b, c in zip(*parts, strict=True)])
+        for shown, stored in zip(columns, parts, strict=True):
+            assert shown == pytest.approx([1e3 * x for x in stored], abs=0.006)
     assert sum("tokens starts with" in line for line in lines) == 2
     assert lines[-1] == f"Stored in {file}"
     assert err == ""

@@ -15,6 +15,7 @@ def table(**changes):
         "contexts": [500, 4500],
         "rounds": {1: [10.0, 14.0], 2: [12.0, 20.0], 5: [18.0, 26.0]},
         "drafts": {2: [1.0, 2.0], 5: [2.0, 3.0]},
+        "verifies": {1: [9.0, 13.0], 2: [10.0, 17.0], 5: [15.0, 22.0]},
         "choices": {
             "greedy": {1: 0.5, 2: 1.0, 5: 2.0},
             "temp": {1: 1.5, 2: 3.0, 5: 7.0},
@@ -161,6 +162,7 @@ DAMAGES = {
     "infinite": lambda d: d["rounds"].update({"2": [math.inf, 1.0]}) or d,
     "zero": lambda d: d["rounds"].update({"2": [0.0, 1.0]}) or d,
     "negative": lambda d: d["drafts"].update({"2": [-1.0, 1.0]}) or d,
+    "a verify without time": lambda d: d["verifies"].update({"2": [0.0, 1.0]}) or d,
     "rows of a choice missing": lambda d: d["choices"]["temp"].pop("2") and d,
     "choices without greedy": lambda d: d["choices"].pop("greedy") and d,
     "acceptance beyond 1": lambda d: d | {"acceptance": 1.5},
