@@ -33,7 +33,7 @@ ACCEPTANCES = (0.0, 0.5, 0.8, 1.0)
 CHECKED = 0.8
 # Tokens that one run emits before the next has its turn. Fewer cancel more of the machine's drift,
 # but a round that is read after the other's turn teaches auto nothing about costs.
-TURN = 4
+TURN = 2
 Run = Callable[[], Iterator[dflash_mlx.GenerationResponse]]
 
 

@@ -74,18 +74,8 @@ class Acceptance:
     reached*; the tokens of a round are the sum of the products of these rates. Each position's rate
     is drawn towards the one pooled over all.
 
-    Decided on the simulator of ``tests/decode/test_policy.py``, relative to the best fixed size in
-    hindsight, mean over seven machines and three seeds:
-
-    ====================================  ======  =========  ========
-    estimate                              steady  switching  recorded
-    ====================================  ======  =========  ========
-    as it is                              0.992   1.073      0.989
-    one pooled rate                       0.991   1.074      0.986
-    positions drawn together by 5 only    0.992   1.072      0.990
-    the short memory alone                0.990   1.079      0.987
-    the long memory alone                 0.992   1.049      0.989
-    ====================================  ======  =========  ========
+    Decided in the tests' simulator: ``benchmarks/acceptance.py`` compares it with one pooled rate,
+    with a weaker draw, and with either memory alone.
 
     Args:
         positions: drafts of the largest block.

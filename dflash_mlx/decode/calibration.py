@@ -27,6 +27,9 @@ PATIENCE = 5.0
 # slowest took so much longer than the fastest.
 ROUNDS = 3
 UNSTEADY = 1.3
+# Plain decoding is what every size is compared with, and machines drift: it is timed again behind
+# every so many sizes, beside its own turn.
+PLAIN_EVERY = 2
 # Forwards of the target alone whose time is taken at each size, behind one that is not.
 VERIFIES = 1
 # The longer context tells how cost grows with length, for which some sizes are enough. Attention
@@ -36,7 +39,7 @@ WARM_UP_SECONDS = 0.2
 # What the rounds and forwards of all sizes may take together, if one of any size took as long as a
 # round of two rows. Where that is too little for every size, fewer are measured: on a slow machine
 # nobody should wait for minutes. On top come repeats, begun within PATIENCE at each context, some
-# rounds that warm up and time plain decoding again, and for each size REPEATS + 1 drafts and
+# rounds that warm up, the further times of plain decoding, and for each size REPEATS + 1 drafts and
 # choices.
 BUDGET = 20.0
 REPEATS = 3
@@ -101,15 +104,17 @@ def calibrate(
         rig.warm_up()
         for times in (rounds, drafts, verifies):
             times.append({})
+        plain = []
         for size in some:
             rounds[-1][size] = rig.round(size)
             verifies[-1][size] = rig.verify(size)
             if size > 1:
                 drafts[-1][size] = rig.draft(size)
             done += 1
+            if done % PLAIN_EVERY == 0:
+                plain.append(rig.round(1))
             progress(done, total)
-        # Plain decoding is what every size is compared with.
-        rounds[-1][1] = (rounds[-1][1] + rig.round(1)) / 2
+        rounds[-1][1] = median([rounds[-1][1], *plain])
     table = CostTable(contexts, _columns(*rounds), _columns(*drafts), _columns(*verifies))
     table.choices[GREEDY] = time_choice(target, drafter, Chooser(Sampling()), sizes)
     return table

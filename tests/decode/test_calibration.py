@@ -69,8 +69,9 @@ def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness, monkey
     sizes, some = affordable_sizes(12, seconds)
     assert table.sizes == sizes
     measured = len(sizes + some) * (calibration.ROUNDS + 2 + calibration.VERIFIES + 1)
-    # Two more times of plain decoding, three warm-ups and three rigs.
-    beside = 2 * (calibration.ROUNDS + 2) + 3 * 2 + 3 * 2
+    # More times of plain decoding, three warm-ups and three rigs.
+    plain = len(sizes + some) // calibration.PLAIN_EVERY
+    beside = plain * (calibration.ROUNDS + 2) + 3 * 2 + 3 * 2
     repeats = 2 * (calibration.PATIENCE / seconds + 2 * (calibration.ROUNDS + 2))
     assert len(rounds) <= measured + beside + (repeats if unevenness > 1 else 0)
     assert len(rounds) > measured
@@ -78,6 +79,23 @@ def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness, monkey
     assert len(drafts) <= sum(rows > 1 for rows in rounds) + alone
     if unevenness == 1 and seconds < 1:
         assert now[0] <= calibration.BUDGET + beside * seconds
+
+
+def test_a_hiccup_during_one_time_of_plain_decoding_is_no_cost(monkeypatch):
+    now, plain = [0.0], []
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    with random_pair(tiny_model(), block_size=8) as pair:
+        forward = pair.target.forward
+
+        def slow_at_first(ids, caches):
+            plain.append(ids.shape[1] == 1)
+            now[0] += 0.01 * ids.shape[1] * (3 if plain[-1] and sum(plain) < 12 else 1)
+            return forward(ids, caches)
+
+        pair.target.forward = slow_at_first
+        table = calibrate(pair.target, pair.drafter, 8)
+    assert sum(plain) > 24
+    assert table.rounds[1][0] == pytest.approx(0.01) and table.rounds[2][0] == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("budget", [0.0, 1e-9])

@@ -114,6 +114,24 @@ def switching(rates: Sequence[float], every: int) -> Callable[[int, int], float]
     return lambda at, position: rates[at // every % len(rates)]
 
 
+# Texts of one kind throughout: from the seed of their luck to their rate.
+STEADY = {
+    **{f"rate {rate}": lambda seed, r=rate: steady(r) for rate in (0, 0.2, 0.4, 0.6, 0.8, 0.95)},
+    "fading from 0.9": lambda seed: fading(0.9),
+    "fading from 0.7": lambda seed: fading(0.7),
+    "bursts": lambda seed: bursts(0.95, 0.3, 0.9, seed),
+    "long bursts": lambda seed: bursts(0.97, 0.1, 0.95, seed),
+}
+# Texts that change: the rates that follow one another, and the tokens of each.
+SWITCHING = {
+    "prose, code, …": ((0.2, 0.85), 250),
+    "code, prose, …": ((0.85, 0.2), 250),
+    "fair, good, …": ((0.3, 0.7), 125),
+    "good, fair, bad, …": ((0.9, 0.5, 0.1), 200),
+    "nothing, then code": ((0.05, 0.9), 500),
+}
+
+
 def recorded(name: str, tokens: int) -> Text:
     """A recorded text, over and over."""
     content = json.loads(RECORDED.read_text())
