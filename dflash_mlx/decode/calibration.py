@@ -30,18 +30,16 @@ UNSTEADY = 1.3
 # Plain decoding is what every size is compared with, and machines drift: it is timed again behind
 # every so many sizes, beside its own turn.
 PLAIN_EVERY = 2
-# Forwards of the target alone whose time is taken at each size, behind one that is not.
-VERIFIES = 1
 # The longer context tells how cost grows with length, for which some sizes are enough. Attention
 # kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5 or 8 rows.
 LONG_SIZES = (1, 2, 4, 5, 6, 8, 9)
 WARM_UP_SECONDS = 0.2
-# What the rounds and forwards of all sizes may take together, if one of any size took as long as a
-# round of two rows. Where that is too little for every size, fewer are measured: on a slow machine
-# nobody should wait for minutes. On top come repeats, begun within PATIENCE at each context, some
-# rounds that warm up, the further times of plain decoding, and for each size REPEATS + 1 drafts and
-# choices.
-BUDGET = 20.0
+# What the rounds and the verify of every size may take together, if one of any size took as long as
+# a round of two rows. Where that is too little for all of them, fewer are measured: on a slow
+# machine nobody should wait for minutes. On top come repeats, begun within PATIENCE at each
+# context, some rounds that warm up, the further times of plain decoding, and for each size
+# REPEATS + 1 drafts and choices.
+BUDGET = 18.0
 REPEATS = 3
 
 
@@ -60,7 +58,7 @@ def affordable_sizes(largest: int, seconds: float) -> tuple[list[int], list[int]
     """
     every = sizes_to_measure(largest)
     powers = [size for size in every if size.bit_count() == 1 or size == largest]
-    runs = (ROUNDS + 2) + (VERIFIES + 1)
+    runs = ROUNDS + 2 + 1
     for sizes in (every, powers):
         some = [size for size in sizes if size in LONG_SIZES or size == largest]
         if (len(sizes) + len(some)) * runs * seconds <= BUDGET:
@@ -192,27 +190,16 @@ class _Rig:
         return [b - a for a, b in pairwise(read)]
 
     def verify(self, size: int) -> float:
-        """Seconds of the target's forward alone, one queued ahead as rounds are.
+        """Seconds of the target's forward alone; nothing of it is committed.
 
-        Nothing is committed, so each writes over the rows of the one before.
+        Its kernels are warm from the rounds of this size.
         """
-        self._state.reserve(self._queue.lengths[0] + size)
-        ahead = self._forward(size)
+        state = self._state
+        state.reserve(self._queue.lengths[0] + size)
         begun = time.perf_counter()
-        for _ in range(VERIFIES):
-            following = self._forward(size)
-            mx.eval(ahead)
-            ahead = following
-        taken = time.perf_counter() - begun
-        mx.eval(ahead)
-        return taken / VERIFIES
-
-    def _forward(self, size: int) -> list[mx.array]:
-        """Queue the target's forward over ``size`` rows; all that it leaves behind."""
-        logits, features = self._target.forward(self._random.take(size), self._state.caches)
-        written = [array for cache in self._state.caches for array in cache.arrays()]
-        mx.async_eval(logits, features, *written)
-        return [logits, features]
+        logits, features = self._target.forward(self._random.take(size), state.caches)
+        mx.eval(logits, features, *(array for cache in state.caches for array in cache.arrays()))
+        return time.perf_counter() - begun
 
     def draft(self, size: int) -> float:
         """Seconds of a draft alone, its choice included."""
