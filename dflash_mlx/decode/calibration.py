@@ -58,7 +58,8 @@ def affordable_sizes(largest: int, seconds: float) -> tuple[list[int], list[int]
     """
     every = sizes_to_measure(largest)
     powers = [size for size in every if size.bit_count() == 1 or size == largest]
-    runs = ROUNDS + 2 + 1
+    # Rounds, two of them untimed, and a verify.
+    runs = (ROUNDS + 2) + 1
     for sizes in (every, powers):
         some = [size for size in sizes if size in LONG_SIZES or size == largest]
         if (len(sizes) + len(some)) * runs * seconds <= BUDGET:
