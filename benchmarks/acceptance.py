@@ -26,7 +26,7 @@ from support.simulator import (
     switching,
 )
 
-from dflash_mlx.decode import acceptance
+from dflash_mlx.engine import acceptance
 
 SEEDS = range(3)
 TOKENS = 1000

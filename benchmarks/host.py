@@ -21,14 +21,14 @@ from common import machine, prompts
 
 import dflash_mlx
 from dflash_mlx.cache.linear import LinearCache
-from dflash_mlx.decode.accept import accept_by_rejection, accept_equal
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.noise import gumbel as draw_gumbel
-from dflash_mlx.decode.noise import row_seeds
-from dflash_mlx.decode.prefill import prefill
-from dflash_mlx.decode.round import run_round
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.decode.state import State
+from dflash_mlx.engine.accept import accept_by_rejection, accept_equal
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.noise import gumbel as draw_gumbel
+from dflash_mlx.engine.noise import row_seeds
+from dflash_mlx.engine.prefill import prefill
+from dflash_mlx.engine.round import run_round
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.engine.state import State
 
 ROUNDS = 6
 

@@ -22,7 +22,7 @@ from roofline import page
 from round_graph import STAGES, commit_by_layer, eval_weights, round_costs
 
 import dflash_mlx
-from dflash_mlx.embedded import embedded_drafter, embedded_target
+from dflash_mlx.loading.embedded import embedded_drafter, embedded_target
 
 BLOCK_SIZES = (4, 8, BLOCK_SIZE)
 NAMES = {

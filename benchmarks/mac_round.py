@@ -12,8 +12,8 @@ from graph import kernels_chosen
 from host import Start
 
 import dflash_mlx
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.kernels.metal import on_metal
 
 PROMPTS = 3

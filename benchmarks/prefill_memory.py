@@ -15,11 +15,11 @@ import mlx.core as mx
 from common import machine
 
 import dflash_mlx
-from dflash_mlx.decode.prefill import prefill
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
-from dflash_mlx.embedded import embedded_drafter
-from dflash_mlx.loading import make_pair
+from dflash_mlx.engine.prefill import prefill
+from dflash_mlx.loading.embedded import embedded_drafter
+from dflash_mlx.loading.loader import make_pair
 
 TAPS = (0, 1, 5, 15)
 

@@ -13,7 +13,7 @@ from dflash_mlx import Pair
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.drafter.rope_config import RopeConfig
-from dflash_mlx.loading import make_pair
+from dflash_mlx.loading.loader import make_pair
 
 GROUP_SIZE = 64
 BLOCK_SIZE = 16

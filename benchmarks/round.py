@@ -21,11 +21,11 @@ from common import ScriptedDrafter, machine, prompts
 
 import dflash_mlx
 from dflash_mlx.cache.linear import LinearCache
-from dflash_mlx.decode import queue
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.prefill import prefill
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.decode.state import State
+from dflash_mlx.engine import queue
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.prefill import prefill
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.engine.state import State
 
 
 def seconds(work: Callable[[], object], times: int = 15) -> float:

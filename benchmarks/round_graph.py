@@ -9,12 +9,12 @@ from metal_costs import Cost, costs
 
 from dflash_mlx import Pair
 from dflash_mlx.cache.linear import GROWTH, LinearCache, round_up
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.round import run_round
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.decode.state import State
 from dflash_mlx.drafter.context import split_linear
 from dflash_mlx.drafter.model import Drafter
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.round import run_round
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.engine.state import State
 from dflash_mlx.target.target import Target
 
 STAGES = ("draft", "verify", "accept", "commit")

@@ -25,8 +25,8 @@ from qwen3 import random_qwen3
 from dflash_mlx import load
 from dflash_mlx.convert.cached import convert_cached
 from dflash_mlx.drafter.model import Drafter
-from dflash_mlx.embedded import embedded_drafter
-from dflash_mlx.loading import load_drafter
+from dflash_mlx.loading.embedded import embedded_drafter
+from dflash_mlx.loading.loader import load_drafter
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Blocks, Sequence, sample_blocks
 from dflash_mlx.train.design import Shape, design, new_drafter

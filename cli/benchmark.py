@@ -10,9 +10,11 @@ from pathlib import Path
 import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..decode.sampling import ACCEPTANCE, Sampling
-from ..errors import UserError
-from ..loading import load
+from ..engine.sampling import ACCEPTANCE, Sampling
+from ..errors import UserError, counted
+from ..generation.request import at_least_one
+from ..loading.loader import load
+from ..loading.pair import Pair
 from ..measure.arms import Arm, BlockSize, Choice, mlx_lm_arms, our_arms, usable_block_sizes
 from ..measure.benchmark import Plan, run_benchmark, warm_up
 from ..measure.compare import compare
@@ -22,9 +24,6 @@ from ..measure.prompts import Prompt, pad, prompt_tokens
 from ..measure.report import Report
 from ..measure.run import Case
 from ..measure.tables import text_report
-from ..pair import Pair
-from ..request import at_least_one
-from ..wording import counted
 from .options import (
     add_model_options,
     add_prompt_options,

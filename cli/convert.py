@@ -132,10 +132,10 @@ def _convert(args: argparse.Namespace) -> Path:
 
 def _export(args: argparse.Namespace) -> Path:
     from ..convert import export_drafter
-    from ..convert.json_file import read_json_object
     from ..convert.reader import is_mlx_format
     from ..convert.source import fetch_weights, find_source
-    from ..loading import load_drafter
+    from ..files import read_json_object
+    from ..loading.loader import load_drafter
 
     swapped = not Path(args.mlx_path).exists() and (Path(args.hf_path) / "config.json").exists()
     source = None if swapped else find_source(args.mlx_path, args.revision)

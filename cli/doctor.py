@@ -8,9 +8,8 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from ..errors import UserError, at_least_one
-from ..hub import is_path
-from ..wording import counted
+from ..errors import UserError, at_least_one, counted
+from ..loading.hub import is_path
 
 _CONTEXT = 8192
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--context is what models should have room for; name them with --model.")
     try:
         # Imported here, because that it cannot be imported is what the doctor may have to say.
-        from ..doctor.examination import examine
+        from ..measure.doctor.examination import examine
     except ImportError as error:
         print(f"FAULT   MLX or mlx-lm cannot be imported: {error}. Install dflash-mlx again.")
         return 1

@@ -4,11 +4,10 @@ import argparse
 import json
 import sys
 
-from ..decode.sampling import Sampling
-from ..errors import UserError
+from ..engine.sampling import Sampling
+from ..errors import UserError, counted
 from ..measure.prompts import prompt_tokens
 from ..train.rounds import Question, Score, play, total
-from ..wording import counted
 from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
 from .progress import Progress
 

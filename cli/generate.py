@@ -9,15 +9,15 @@ from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
-from ..chat import chat_tokens
-from ..decode.penalties import Penalties
-from ..decode.sampling import ACCEPTANCE, Sampling
+from ..engine.penalties import Penalties
+from ..engine.sampling import ACCEPTANCE, Sampling
+from ..engine.tuning import tune
 from ..errors import UserError, at_least_one
-from ..generation import stream_generate
-from ..kv import GROUP_SIZE
-from ..request import AUTO, check_max_tokens, stop_strings
-from ..response import GenerationResponse, report
-from ..tuning import tune
+from ..generation.chat import chat_tokens
+from ..generation.kv import GROUP_SIZE
+from ..generation.request import AUTO, check_max_tokens, stop_strings
+from ..generation.response import GenerationResponse, report
+from ..generation.stream import stream_generate
 from .options import add_model_options, json_object, load_pair
 from .tune import TuningProgress
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ..wording import counted
+from ..errors import counted
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 

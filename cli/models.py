@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 
 from ..errors import UserError
-from ..known_pairs import KnownPair, base_name, known_pairs
+from ..loading.known_pairs import KnownPair, base_name, known_pairs
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..drafter_choice import choose_drafter
 from ..errors import UserError
-from ..loading import load
+from ..generation.request import at_least_one
+from ..loading.known_drafter import choose_drafter
+from ..loading.loader import load
+from ..loading.pair import Pair
 from ..measure.arms import BlockSize
 from ..measure.prompts import Prompt, read_prompts, select
-from ..pair import Pair
-from ..request import at_least_one
 from .progress import Progress
 
 

@@ -4,9 +4,9 @@ import argparse
 
 from tqdm import tqdm
 
-from ..decode.costs import CostTable
-from ..decode.policy import FIRST_ACCEPTANCE, BlockController
-from ..tuning import table_path, tune
+from ..engine.costs import CostTable
+from ..engine.policy import FIRST_ACCEPTANCE, BlockController
+from ..engine.tuning import table_path, tune
 from .options import add_model_options, load_pair
 
 # Seconds of silence.

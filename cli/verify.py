@@ -2,7 +2,7 @@
 
 import argparse
 
-from ..decode.sampling import Sampling
+from ..engine.sampling import Sampling
 from ..errors import UserError
 from ..measure.arms import Choice, usable_block_sizes
 from ..measure.prompts import prompt_tokens

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..drafter.config import FORMAT_VERSION
-from ..paths import cache_dir
+from ..files import cache_dir, remove_stale
 from .convert import convert_source
 from .reader import is_mlx_format
 from .source import MASK_FILE, Source, fetch_weights, find_source, weights_folder
-from .staging import remove_stale
 
 # Counts changes of the converter's output, so that older cached conversions are not reused.
 _CONVERTER_VERSION = 2

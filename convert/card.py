@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..drafter.config import DrafterConfig
-from ..wording import counted
+from ..errors import counted
 
 _BODY = """
 # DFlash drafter in MLX format

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
+from ..files import check_free, staged
 from .additions import Additions
 from .plan import expected_tensors, is_quantizable
 from .reader import is_mlx_format, read_raw
 from .recast import check_recast, recast
 from .source import Source, find_source
-from .staging import check_free, staged
 from .writer import DTYPES, write_drafter
 
 BITS = (2, 3, 4, 5, 6, 8)

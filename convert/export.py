@@ -17,8 +17,8 @@ from mlx_lm.utils import dequantize_model, make_shards
 from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
 from ..errors import UserError
+from ..files import check_free, staged
 from .plan import expected_tensors
-from .staging import check_free, staged
 from .writer import DTYPES
 
 _CODEBOOKS = ("predecessor_codebook", "successor_codebook")

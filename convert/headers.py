@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import SafetensorsParsingError
 
 from ..errors import UserError
-from ..hub import hub_errors
+from ..loading.hub import hub_errors
 from .safetensors_file import TensorInfo, read_header
 from .source import MASK_FILE, SUBFOLDER, Source, weights_folder
 from .weights import indexed_files

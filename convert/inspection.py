@@ -9,7 +9,8 @@ from mlx_lm.utils import MODEL_REMAPPING
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from ..known_pairs import (
+from ..files import read_json_object
+from ..loading.known_pairs import (
     KnownPair,
     known_pairs,
     pairs_of_config,
@@ -20,7 +21,6 @@ from .additions import Additions
 from .detect import recognize
 from .encodings import logical_tensors
 from .headers import Headers, find_headers, read_tensors
-from .json_file import read_json_object
 from .plan import MASK_EMBEDDING, expected_tensors
 from .quantization import read_declared
 from .reader import account, is_mlx_config

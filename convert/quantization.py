@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .json_file import read_json_object
+from ..files import read_json_object
 
 FP8, NVFP4, MXFP4, MXFP8, INT4 = "FP8", "NVFP4", "MXFP4", "MXFP8", "INT4"
 

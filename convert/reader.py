@@ -9,10 +9,10 @@ import mlx.core as mx
 
 from ..drafter.config import MODEL_TYPE, DrafterConfig
 from ..errors import UserError
+from ..files import read_json_object
 from .additions import Additions
 from .detect import parse
 from .encodings import plain_names
-from .json_file import read_json_object
 from .names import NameMap, map_names
 from .parsed import Parsed
 from .plan import DRAFT_TO_TARGET, MASK_EMBEDDING, expected_tensors

@@ -6,9 +6,9 @@ import mlx.core as mx
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
+from ..files import read_json_object
 from .additions import Additions
 from .card import NOT_QUANTIZED, weights_row
-from .json_file import read_json_object
 from .plan import DRAFT_TO_TARGET, expected_tensors
 from .quantization import Declared
 from .source import Source, fetch_weights

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UserError
-from .json_file import parse_json_object
+from ..files import parse_json_object
 
 _LARGEST_HEADER = 100_000_000
 _ITEM_SIZES = {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
-from ..hub import fetch
+from ..loading.hub import fetch
 
 MASK_FILE = "mask_embedding.pt"
 # Never *.py: code of a checkpoint is neither fetched nor run.

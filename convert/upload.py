@@ -12,7 +12,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from ..errors import UserError
-from ..hub import TRANSPORT_ERROR
+from ..loading.hub import TRANSPORT_ERROR
 
 _FORBIDDEN = (401, 403)
 

@@ -12,8 +12,8 @@ import mlx.core as mx
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
+from ..files import read_json_object
 from .encodings import Encoded, decoded, logical_tensors
-from .json_file import read_json_object
 from .plan import DRAFT_TO_TARGET, Expected, explain_shape
 from .quantization import Declared
 from .safetensors_file import TensorInfo, read_header

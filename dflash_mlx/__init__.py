@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from .errors import UserError
 
 if TYPE_CHECKING:
-    from .generation import generate, stream_generate
-    from .loading import load
-    from .pair import Pair
-    from .response import GenerationResponse
-    from .tuning import tune
+    from .engine.tuning import tune
+    from .generation.response import GenerationResponse
+    from .generation.stream import generate, stream_generate
+    from .loading.loader import load
+    from .loading.pair import Pair
 
 __all__ = [
     "GenerationResponse",
@@ -24,12 +24,12 @@ __all__ = [
 
 # Imported when first asked for: MLX takes a second, which `dflash-mlx --help` should not wait for.
 _MODULES = {
-    "GenerationResponse": ".response",
-    "Pair": ".pair",
-    "generate": ".generation",
-    "load": ".loading",
-    "stream_generate": ".generation",
-    "tune": ".tuning",
+    "GenerationResponse": ".generation.response",
+    "Pair": ".loading.pair",
+    "generate": ".generation.stream",
+    "load": ".loading.loader",
+    "stream_generate": ".generation.stream",
+    "tune": ".engine.tuning",
 }
 
 

@@ -1,4 +1,4 @@
-"""The one exception that means "what you asked for cannot be done, and here is why"."""
+"""The one exception that means "what you asked for cannot be done, and how it is worded."""
 
 
 class UserError(ValueError):
@@ -14,3 +14,14 @@ def at_least_one(name: str, value: int) -> int:
     if not (isinstance(value, int) and value > 0):
         raise UserError(f"{name} must be a whole number from 1 up, not {value}.")
     return value
+
+
+def counted(number: int | str, thing: str, things: str | None = None) -> str:
+    """A number of things, such as "1 layer" or "2 layers".
+
+    Args:
+        number: how many; a word, such as No, stands for several.
+        thing: the name of one.
+        things: the name of several, if it is not made by an s.
+    """
+    return f"{number} {thing if number == 1 else things or f'{thing}s'}"

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_mlx import tuning
-from dflash_mlx.decode import calibration
-from dflash_mlx.embedded import embedded_target
+from dflash_mlx.engine import calibration, tuning
 from dflash_mlx.errors import UserError
+from dflash_mlx.loading.embedded import embedded_target
 
 
 @pytest.fixture(scope="session", autouse=True)

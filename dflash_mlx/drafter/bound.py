@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from ..cache.context import ContextBuffer
-from ..fingerprint import fingerprint
+from ..files import fingerprint
 from ..target.target import Target
 from .model import Drafter
 from .proposal import IndependentRows, Proposal

@@ -11,9 +11,9 @@ from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..errors import UserError
-from ..generation import stream_generate
-from ..pair import Pair
-from ..response import GenerationResponse
+from ..generation.response import GenerationResponse
+from ..generation.stream import stream_generate
+from ..loading.pair import Pair
 
 PLAIN = "plain"
 MLX_LM = "mlx-lm"

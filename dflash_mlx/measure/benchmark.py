@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..errors import UserError
-from ..wording import counted
+from ..errors import UserError, counted
 from .arms import PLAIN, Arm
 from .report import Report
 from .run import Case, Run, first_difference, measure

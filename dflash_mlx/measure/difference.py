@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from ..decode.noise import TARGET, gumbel, row_seeds
-from ..decode.prefill import prefill
-from ..decode.sampling import Sampling
+from ..engine.noise import TARGET, gumbel, row_seeds
+from ..engine.prefill import prefill
+from ..engine.sampling import Sampling
 from ..target.target import Target
 
 PREFILL_STEP = 2048

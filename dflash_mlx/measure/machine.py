@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from ..hub import find_local
+from ..loading.hub import find_local
 
 PACKAGES = ("mlx", "mlx-lm", "dflash-mlx")
 GB = 1e9

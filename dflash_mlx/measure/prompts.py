@@ -10,8 +10,8 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..chat import chat_tokens
 from ..errors import UserError
+from ..generation.chat import chat_tokens
 
 BUNDLED = files(__package__) / "prompts.jsonl"
 PADDING = files(__package__) / "padding.txt"

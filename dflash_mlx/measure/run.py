@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from ..response import GenerationResponse
+from ..generation.response import GenerationResponse
 from .arms import Arm, Response
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..wording import counted
+from ..errors import counted
 from .arms import PLAIN
 from .report import Report
 from .run import Run

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ..wording import counted
+from ..errors import counted
 from .difference import Difference
 from .tables import Table, as_text
 from .verify import Check

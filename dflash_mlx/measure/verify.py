@@ -6,9 +6,9 @@ from typing import Literal
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..decode.sampling import Sampling
-from ..pair import Pair
-from ..response import GenerationResponse
+from ..engine.sampling import Sampling
+from ..generation.response import GenerationResponse
+from ..loading.pair import Pair
 from .arms import Arm, BlockSize, Choice, mlx_lm_arms, our_arms
 from .difference import Block, Difference, explain
 from .run import Case, first_difference

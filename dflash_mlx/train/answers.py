@@ -18,7 +18,7 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..decode.sampling import Sampling
+from ..engine.sampling import Sampling
 from ..errors import UserError, at_least_one
 from .blocks import Sequence
 from .lines import append_lines, read_lines, write_lines

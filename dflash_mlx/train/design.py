@@ -7,11 +7,11 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..chat import chat_tokens
 from ..drafter.config import SLIDING, DrafterConfig
 from ..drafter.model import Drafter
 from ..drafter.rope_config import RopeConfig
 from ..errors import UserError, at_least_one
+from ..generation.chat import chat_tokens
 from ..target.target import Target
 
 LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16

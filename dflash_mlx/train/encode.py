@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..chat import TEMPLATE_ERRORS
 from ..errors import UserError
+from ..generation.chat import TEMPLATE_ERRORS
 from .blocks import Sequence
 from .rows import Row
 

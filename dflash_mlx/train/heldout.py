@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 
-from ..statistics import Statistics
+from ..engine.statistics import Statistics
 from .blocks import Sequence, make_blocks
 from .features import FeatureSource
 from .learner import Learner, Parameters

@@ -13,9 +13,8 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..chat import TEMPLATE_ERRORS
-from ..errors import UserError
-from ..wording import counted
+from ..errors import UserError, counted
+from ..generation.chat import TEMPLATE_ERRORS
 from .answers import Progress
 from .lines import append_lines, read_lines, write_lines
 

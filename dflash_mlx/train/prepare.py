@@ -10,8 +10,7 @@ import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
-from ..errors import UserError
-from ..wording import counted
+from ..errors import UserError, counted
 from .answers import Progress, Writing, write_answers
 from .blocks import Sequence
 from .encode import Encoder

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..engine.statistics import Statistics
 from ..errors import UserError
-from ..generation import stream_generate
-from ..pair import Pair
-from ..statistics import Statistics
+from ..generation.stream import stream_generate
+from ..loading.pair import Pair
 
 
 @dataclass(frozen=True)

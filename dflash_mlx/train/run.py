@@ -9,15 +9,14 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model, maybe_set_recommended_wired_limit
 
 from ..convert.cached import convert_cached
-from ..convert.staging import check_free
 from ..convert.writer import DTYPES
 from ..drafter.model import Drafter
-from ..drafter.pairing import check_pair
-from ..errors import UserError
-from ..loading import load, load_drafter
-from ..pair import Pair
+from ..errors import UserError, counted
+from ..files import check_free
+from ..loading.loader import load, load_drafter
+from ..loading.pair import Pair
+from ..loading.pairing import check_pair
 from ..target.target import Target
-from ..wording import counted
 from . import checkpoint
 from .blocks import Sequence
 from .chart import chart

@@ -12,9 +12,9 @@ from support.plain import clear_case
 from support.tiny import VOCAB, tiny_model
 
 from dflash_mlx.cache.recurrent import KEPT, RecurrentCache, Tape
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.queue import RoundQueue
-from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.queue import RoundQueue
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.target.target import Target
 
 FAMILY = "qwen3_5"

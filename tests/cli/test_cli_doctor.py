@@ -8,8 +8,8 @@ import pytest
 from support.folders import save_drafter, save_target
 
 from dflash_mlx.cli.main import main
-from dflash_mlx.doctor import examination
-from dflash_mlx.doctor.finding import Finding
+from dflash_mlx.measure.doctor import examination
+from dflash_mlx.measure.doctor.finding import Finding
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -61,7 +61,7 @@ def test_fault_is_printed(capsys, monkeypatch):
 
 
 def test_software_that_cannot_be_imported_is_a_fault(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dflash_mlx.doctor.examination", None)
+    monkeypatch.setitem(sys.modules, "dflash_mlx.measure.doctor.examination", None)
     code, out, err = run(capsys)
     assert (code, err) == (1, "") and out.startswith("FAULT   MLX or mlx-lm cannot be imported")
 

@@ -52,8 +52,8 @@ def test_unknown_command(capsys):
 
 
 def test_names_are_imported_when_asked_for():
-    code = "import dflash_mlx.generation, dflash_mlx; print(dflash_mlx.generate.__module__)"
-    assert python("-c", code).stdout == "dflash_mlx.generation\n"
+    code = "import dflash_mlx.generation.stream, dflash_mlx; print(dflash_mlx.generate.__module__)"
+    assert python("-c", code).stdout == "dflash_mlx.generation.stream\n"
     assert all(hasattr(dflash_mlx, name) for name in dflash_mlx.__all__)
     with pytest.raises(AttributeError, match="nonesuch"):
         _ = dflash_mlx.nonesuch

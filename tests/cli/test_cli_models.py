@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from dflash_mlx.cli.main import main
-from dflash_mlx.known_pairs import known_pairs
+from dflash_mlx.loading.known_pairs import known_pairs
 
 
 def test_all_pairs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.folders import save_drafter, save_target
 
-from dflash_mlx import tuning
 from dflash_mlx.cli import tune as command
 from dflash_mlx.cli.main import main
+from dflash_mlx.engine import tuning
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from support.folders import VOCAB, save_drafter, save_target
 import dflash_mlx
 from dflash_mlx.cli import verify as command
 from dflash_mlx.cli.main import main
-from dflash_mlx.decode import choose
-from dflash_mlx.decode.accept import accept_equal
+from dflash_mlx.engine import choose
+from dflash_mlx.engine.accept import accept_equal
 from dflash_mlx.measure.arms import Choice, our_arms
 from dflash_mlx.measure.prompts import prompt_tokens, read_prompts
 from dflash_mlx.measure.verify import emit

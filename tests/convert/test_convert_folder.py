@@ -159,7 +159,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str
                 shutil.copy(path, cache / name)
         return str(cache)
 
-    monkeypatch.setattr("dflash_mlx.hub.snapshot_download", snapshot_download)
+    monkeypatch.setattr("dflash_mlx.loading.hub.snapshot_download", snapshot_download)
     return remote, fetched
 
 

@@ -27,7 +27,7 @@ from dflash_mlx.convert.export import zlab_config
 from dflash_mlx.drafter.config import FULL, SLIDING, DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
-from dflash_mlx.loading import load_drafter
+from dflash_mlx.loading.loader import load_drafter
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "export"
 CASES = sorted(path.parent.name for path in FIXTURES.glob("*/answers.safetensors"))

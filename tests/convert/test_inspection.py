@@ -18,7 +18,7 @@ from tiny_checkpoint import tiny_config, tiny_weights, write_checkpoint, write_t
 from dflash_mlx.convert import convert
 from dflash_mlx.convert.inspection import inspect
 from dflash_mlx.errors import UserError
-from dflash_mlx.hub import TRANSPORT_ERROR
+from dflash_mlx.loading.hub import TRANSPORT_ERROR
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -258,7 +258,7 @@ class Hub:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub(tmp_path / "remote", tmp_path / "snapshots" / COMMIT)
-    monkeypatch.setattr("dflash_mlx.hub.snapshot_download", hub.snapshot_download)
+    monkeypatch.setattr("dflash_mlx.loading.hub.snapshot_download", hub.snapshot_download)
     for name in ("model_info", "parse_safetensors_file_metadata"):
         method = getattr(hub, name)
         monkeypatch.setattr(HfApi, name, lambda self, *a, _m=method, **k: _m(*a, **k))

@@ -4,7 +4,7 @@ import pytest
 from published import NAMES, REFUSED, RUNS, completed
 
 from dflash_mlx.convert.detect import recognize
-from dflash_mlx.known_pairs import KnownPair, known_pairs
+from dflash_mlx.loading.known_pairs import KnownPair, known_pairs
 
 
 def configs_of(pair: KnownPair) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from tiny_checkpoint import write_checkpoint
 
 from dflash_mlx.convert import convert_cached
-from dflash_mlx.convert.staging import remove_stale
+from dflash_mlx.files import remove_stale
 
 TWO_DAYS = 2 * 24 * 60 * 60
 

@@ -14,7 +14,7 @@ from support.tokenizer import byte_tokenizer
 from tiny_checkpoint import write_checkpoint, write_torch_file
 
 from dflash_mlx.convert import convert
-from dflash_mlx.loading import load_drafter, make_pair
+from dflash_mlx.loading.loader import load_drafter, make_pair
 
 
 def parameters(model: nn.Module) -> dict[str, mx.array]:

@@ -8,7 +8,7 @@ from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, Reposit
 
 from dflash_mlx.convert.upload import check_upload, upload
 from dflash_mlx.errors import UserError
-from dflash_mlx.hub import TRANSPORT_ERROR
+from dflash_mlx.loading.hub import TRANSPORT_ERROR
 
 
 class Address(str):

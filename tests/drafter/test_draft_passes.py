@@ -7,8 +7,8 @@ from support.plain import clear_case, plain
 from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 
-from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.drafter.bound import BoundDrafter
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.errors import UserError
 from dflash_mlx.target.target import Target
 

@@ -12,9 +12,9 @@ from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import UserError
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.drafter.pairing import check_pair
-from dflash_mlx.loading import make_pair
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.loading.loader import make_pair
+from dflash_mlx.loading.pairing import check_pair
 from dflash_mlx.target.target import Target
 
 model = functools.cache(tiny_model)

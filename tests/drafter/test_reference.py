@@ -14,7 +14,7 @@ from dflash_mlx.cache.context import ContextBuffer
 from dflash_mlx.convert.convert import convert
 from dflash_mlx.drafter.bound import BoundDrafter
 from dflash_mlx.drafter.model import Drafter
-from dflash_mlx.loading import load_drafter
+from dflash_mlx.loading.loader import load_drafter
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "drafter"
 CASES = sorted(folder.name for folder in FIXTURES.iterdir() if (folder / "config.json").exists())

@@ -20,7 +20,7 @@ from support.variants import (
     quantized,
 )
 
-from dflash_mlx.loading import make_pair
+from dflash_mlx.loading.loader import make_pair
 
 model = functools.cache(tiny_model)
 

@@ -22,9 +22,9 @@ from support.variants import (
     quantized,
 )
 
-from dflash_mlx.decode.sampling import Sampling
 from dflash_mlx.drafter.bound import BoundDrafter
-from dflash_mlx.loading import make_pair
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.loading.loader import make_pair
 
 VARIANTS = {
     "causal": {"causal_layers": (True, True)},

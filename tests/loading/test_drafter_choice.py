@@ -13,8 +13,8 @@ from support.folders import save_drafter, save_target
 from support.hub import DRAFTER, PIN, TARGET, Hub, make_hub
 
 import dflash_mlx
-from dflash_mlx.drafter_choice import choose_drafter
 from dflash_mlx.errors import UserError
+from dflash_mlx.loading.known_drafter import choose_drafter
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_mlx.hub import find_local
+from dflash_mlx.loading.hub import find_local
 from dflash_mlx.measure.machine import describe_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

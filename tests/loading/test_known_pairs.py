@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dflash_mlx.known_pairs import base_name, known_pairs, pairs_of_config, pairs_of_target
+from dflash_mlx.loading.known_pairs import base_name, known_pairs, pairs_of_config, pairs_of_target
 
 
 def drafters(target: str) -> list[str]:

@@ -11,9 +11,9 @@ from support.plain import plain_greedy
 from support.tiny import tiny_model
 
 import dflash_mlx
-from dflash_mlx import loading
 from dflash_mlx.errors import UserError
-from dflash_mlx.loading import load_drafter, make_pair
+from dflash_mlx.loading import loader as loading
+from dflash_mlx.loading.loader import load_drafter, make_pair
 
 
 @pytest.fixture

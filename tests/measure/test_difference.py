@@ -7,7 +7,7 @@ from support.plain import plain, plain_greedy, random_prompt
 from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
-from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.measure.arms import Choice, mlx_lm_arms, our_arms
 from dflash_mlx.measure.difference import (
     Block,

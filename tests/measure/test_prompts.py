@@ -8,8 +8,8 @@ from mlx_lm.chat_templates import deepseek_v32
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from support.tokenizer import byte_tokenizer
 
-from dflash_mlx.chat import chat_tokens
 from dflash_mlx.errors import UserError
+from dflash_mlx.generation.chat import chat_tokens
 from dflash_mlx.measure.prompts import Prompt, pad, prompt_tokens, read_prompts, select
 
 TOKENIZER = byte_tokenizer()

@@ -6,12 +6,12 @@ import mlx.core as mx
 
 from dflash_mlx.cache.adopt import adopt
 from dflash_mlx.cache.quantized import KVQuantization
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.prefill import prefill
-from dflash_mlx.decode.queue import RoundQueue
-from dflash_mlx.decode.round import Drafting
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.decode.state import State
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.prefill import prefill
+from dflash_mlx.engine.queue import RoundQueue
+from dflash_mlx.engine.round import Drafting
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.engine.state import State
 from dflash_mlx.target.target import Target
 
 # Prompt rows a chunk.

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.decode.choose import Chooser
-from dflash_mlx.decode.round import run_round
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.decode.state import State
 from dflash_mlx.drafter.proposal import IndependentRows
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.round import run_round
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.engine.state import State
 
 # Seeds are fixed, so a test passes or fails for good; chance reaches this once in 3 million tries.
 LIMIT = 5.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from dflash_mlx.known_pairs import pairs_of_target
+from dflash_mlx.loading.known_pairs import pairs_of_target
 
 from .folders import save_drafter, save_target
 
@@ -39,5 +39,5 @@ def make_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub.folders = {TARGET: tmp_path / "target", DRAFTER: tmp_path / "drafter"}
     save_target(hub.folders[TARGET])
     save_drafter(hub.folders[DRAFTER])
-    monkeypatch.setattr("dflash_mlx.hub.snapshot_download", hub.snapshot_download)
+    monkeypatch.setattr("dflash_mlx.loading.hub.snapshot_download", hub.snapshot_download)
     return hub

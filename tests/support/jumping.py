@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx import Pair
-from dflash_mlx.request import make_request
-from dflash_mlx.response import Clock
-from dflash_mlx.session import emit_tokens
-from dflash_mlx.sizing import Sizing
-from dflash_mlx.statistics import Statistics
+from dflash_mlx.engine.session import emit_tokens
+from dflash_mlx.engine.sizing import Sizing
+from dflash_mlx.engine.statistics import Statistics
+from dflash_mlx.generation.request import make_request
+from dflash_mlx.generation.response import Clock
 
 
 class Scripted:

@@ -13,7 +13,7 @@ from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.drafter.selector import CandidateSelector
-from dflash_mlx.loading import make_pair
+from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.target.target import Target
 from support.oracle import OracleDrafter
 from support.plain import vocab_of

@@ -7,8 +7,8 @@ import mlx.nn as nn
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from dflash_mlx.decode.noise import TARGET, row_seeds
-from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.engine.noise import TARGET, row_seeds
+from dflash_mlx.engine.sampling import Sampling
 
 MARGIN = 1e-4
 

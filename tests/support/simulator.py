@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from dflash_mlx.decode.policy import BlockController, BlockSize, FixedBlock
+from dflash_mlx.engine.policy import BlockController, BlockSize, FixedBlock
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "traces" / "embedded.json"
 

@@ -15,7 +15,7 @@ from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import UserError
-from dflash_mlx.decode.sampling import Sampling
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.target.families import FAMILIES
 from dflash_mlx.target.target import Target
 

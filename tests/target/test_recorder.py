@@ -14,8 +14,8 @@ from support.tokenizer import byte_tokenizer
 from dflash_mlx import UserError
 from dflash_mlx.cache.adopt import adopt
 from dflash_mlx.cache.recurrent import RecurrentCache
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.loading import make_pair
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.target.recorder import RECURRENCES, Recorder
 from dflash_mlx.target.target import Target
 

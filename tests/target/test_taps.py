@@ -16,8 +16,8 @@ from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import Pair, UserError
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.loading import make_pair
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.target.taps import Taps
 from dflash_mlx.target.target import Target
 

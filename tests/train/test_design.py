@@ -6,8 +6,8 @@ from mlx.utils import tree_flatten
 from support.tiny import FAMILIES, SIZES, tiny_model
 from support.tokenizer import EOS, byte_tokenizer
 
-from dflash_mlx.drafter.pairing import check_pair
 from dflash_mlx.errors import UserError
+from dflash_mlx.loading.pairing import check_pair
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.design import (
     Shape,

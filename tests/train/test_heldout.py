@@ -9,8 +9,8 @@ from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 from support.training import tiny_learner
 
-from dflash_mlx.decode.sampling import Sampling
-from dflash_mlx.loading import make_pair
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Sequence, sample_blocks
 from dflash_mlx.train.features import FeatureSource

@@ -11,7 +11,7 @@ import pytest
 from support.training import spread
 
 from dflash_mlx.convert.convert import convert
-from dflash_mlx.loading import load_drafter
+from dflash_mlx.loading.loader import load_drafter
 from dflash_mlx.train.blocks import Blocks, Sequence, make_blocks
 from dflash_mlx.train.learner import Features, Learner, Sums
 from dflash_mlx.train.losses import Objective

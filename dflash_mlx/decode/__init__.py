@@ -1,1 +1,0 @@
-"""The round: draft, verify, accept, commit, all on the device."""

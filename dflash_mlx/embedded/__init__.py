@@ -1,5 +1,0 @@
-"""The default pair: SmolLM2-135M-Instruct and a small DFlash drafter for it."""
-
-from .pair import embedded_drafter, embedded_target
-
-__all__ = ["embedded_drafter", "embedded_target"]

@@ -1,0 +1,159 @@
+"""Files of our own: the cache folder, JSON, writing a folder whole, and a model's identity."""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import UserError
+
+if TYPE_CHECKING:
+    import mlx.nn as nn
+
+_SUFFIX = ".partial"
+_STALE_SECONDS = 24 * 60 * 60
+
+
+def cache_dir() -> Path:
+    """The cache folder, ``$XDG_CACHE_HOME/dflash-mlx`` or ``~/.cache/dflash-mlx``.
+
+    The folder is not created here; its writers make it when they have something to put in.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dflash-mlx"
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        UserError: The file is missing, is not JSON, is not an object, or has a key twice.
+    """
+    try:
+        return parse_json_object(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+
+
+def parse_json_object(text: bytes, name: str) -> dict[str, Any]:
+    """The object in ``text``; ``name`` is what messages call it.
+
+    Raises:
+        UserError: It is not JSON, is not an object, or has a key twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Python's reader would keep the last of two values and say nothing.
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = sorted({key for key in keys if keys.count(key) > 1})
+            raise UserError(f"{name} has {', '.join(twice)} twice; remove one.")
+        return result
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{name} is not valid JSON ({error}); download it again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{name} holds a {type(value).__name__}, not an object.")
+    return value
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder of the cache.
+
+    A process that still runs is told by what it writes: something in its folder is younger than a
+    day. Links are left alone.
+    """
+    for partial in folder.glob(f".*{_SUFFIX}"):
+        if partial.is_symlink() or not partial.is_dir():
+            continue
+        try:
+            newest = max(path.lstat().st_mtime for path in (partial, *partial.rglob("*")))
+        except FileNotFoundError:
+            # Its process is at work, or another one is cleaning up.
+            continue
+        if time.time() - newest > _STALE_SECONDS:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_free(destination: Path) -> None:
+    """Check that a folder can be written: that it does not exist, or is empty.
+
+    Raises:
+        UserError: Something is there.
+    """
+    if destination.is_dir() and not any(destination.iterdir()):
+        return
+    if destination.exists() or destination.is_symlink():
+        raise UserError(f"{destination} already exists; remove it or choose another folder.")
+
+
+@contextmanager
+def staged(destination: Path, *, keep_existing: bool = False) -> Iterator[Path]:
+    """A temporary folder beside ``destination`` that takes its place when the block succeeds.
+
+    On any failure, an interrupt included, nothing is left behind.
+
+    Args:
+        destination: The folder to write, see :func:`check_free`.
+        keep_existing: If somebody else has written it meanwhile, keep theirs and drop ours.
+
+    Raises:
+        UserError: The file system refuses, for example because it is full.
+    """
+    missing = [parent for parent in destination.parents if not parent.exists()]
+    partial = destination.parent / f".{destination.name}.{uuid.uuid4().hex[:8]}{_SUFFIX}"
+    done = False
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        done = _put(partial, destination, keep_existing)
+    except OSError as error:
+        raise UserError(f"{destination} cannot be written ({error.strerror or error}).") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not done:
+            _remove_empty(missing)
+
+
+def _put(partial: Path, destination: Path, keep_existing: bool) -> bool:
+    try:
+        partial.rename(destination)
+    except OSError:
+        if not (keep_existing and destination.is_dir() and any(destination.iterdir())):
+            raise
+    return True
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove the parents that were made for the destination, innermost first."""
+    for folder in folders:
+        if not folder.is_dir() or any(folder.iterdir()):
+            return
+        folder.rmdir()
+
+
+def fingerprint(module: "nn.Module") -> str:
+    """A short hash of a model's class and its parameters' names, shapes, types and quantization.
+
+    Nothing is read from the weights: two fine-tunes of one model are the same here, as they cost
+    the same.
+    """
+    # Here, so that reading a JSON file does not load MLX.
+    from mlx.utils import tree_flatten
+
+    lines = [f"{type(module).__module__}.{type(module).__name__}"]
+    for name, array in tree_flatten(module.parameters()):
+        lines.append(f"{name} {array.shape} {array.dtype}")
+    for name, part in module.named_modules():
+        if "scales" in part:
+            lines.append(f"{name} {part.bits} {part.group_size} {part.mode}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""What a caller sees of a generation: options, stream, responses, text."""

@@ -1,0 +1,158 @@
+"""The host loop: tokens from the rounds, detokenized, until something stops them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import mlx.core as mx
+from mlx_lm.generate import wired_limit
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from ..engine.session import EmittedToken, emit_tokens
+from ..engine.sizing import sizing_for
+from ..engine.statistics import Statistics
+from ..loading.pair import Pair
+from .request import Request, make_request
+from .response import Clock, GenerationResponse, report
+from .text import StopStrings
+
+
+def stream_generate(
+    model: Pair,
+    tokenizer: TokenizerWrapper,
+    prompt: str | Sequence[int] | mx.array,
+    max_tokens: int = 256,
+    **options: object,
+) -> Iterator[GenerationResponse]:
+    """Generate text, one response a token, as ``mlx_lm.stream_generate`` does.
+
+    The text is the target's own: drafting changes only the speed. Options are checked before the
+    first token is asked for.
+
+    Args:
+        model: from :func:`dflash_mlx.load`.
+        tokenizer: from :func:`dflash_mlx.load`.
+        prompt: text, token ids, or a one-dimensional array of ids.
+        max_tokens: how many tokens to emit at most; -1 for no limit but the target's context.
+        draft (bool): False decodes plainly. Default: ``True``.
+        block_size (int or str): rows a round verifies, anchor included; ``"auto"`` chooses for each
+            round what is fastest here, plain decoding included, from costs that the first use of a
+            pair measures for some seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
+        temp, top_p, top_k, min_p (float): as in mlx-lm. Default: ``0``, which is greedy.
+        seed (int): of the sampling. Default: drawn from ``mx.random``.
+        acceptance (str): ``"coupled"``, whose text equals plain sampling with the same seed, or
+            ``"rejection"``, which accepts more and is equal in distribution.
+            Default: ``"coupled"``.
+        sampler (callable): log-probabilities to tokens, as mlx-lm's ``make_sampler`` returns. The
+            target's token is drawn with it, and drafts are accepted while they equal it.
+        logits_processors (list): called as mlx-lm calls them, as functions of the tokens so far
+            alone: a row may be asked for more than once, and after drafts that a processor itself
+            would forbid. Each round then waits for the last.
+        logit_bias (dict), repetition_penalty, presence_penalty, frequency_penalty (float) and
+            their ``…_context_size`` (int): as in ``mlx_lm.sample_utils.make_logits_processors``.
+        stop (str or list): strings that end the text; they are not part of it.
+        logprobs (bool): whether responses carry log-probabilities. Default: ``False``.
+        prompt_cache (list): from ``model.make_prompt_cache()`` or from mlx-lm; continued, and
+            afterwards holds the prompt and all emitted tokens. In between it is in use: its rows
+            are elsewhere until the generation ends or is closed.
+        max_kv_size (int): rows that a layer of the target keeps at most: the first 4 and the last
+            ones, as in mlx-lm. Where prompt and ``max_tokens`` need more and the target's family
+            shapes its own caches, it is refused. The drafter's context is not bounded by it.
+        kv_bits (int): quantizes the target's keys and values, as mlx-lm does. Default: they are
+            not.
+        kv_group_size (int): of that quantization. Default: ``64``.
+        quantized_kv_start (int): it begins once a cache holds so many rows. Default: ``5000``.
+        prefill_step_size (int): prompt rows a chunk. Default: ``2048``.
+        prompt_progress_callback (callable): gets prompt tokens done and in all.
+
+    Yields:
+        A response a token. The last one has a ``finish_reason``.
+
+    Raises:
+        UserError: an option is unknown, out of range, or cannot be honoured.
+    """
+    if not isinstance(tokenizer, TokenizerWrapper):
+        tokenizer = TokenizerWrapper(tokenizer)
+    request = make_request(model, tokenizer, prompt, max_tokens=max_tokens, **options)
+    return _stream(model, tokenizer, request)
+
+
+def generate(
+    model: Pair,
+    tokenizer: TokenizerWrapper,
+    prompt: str | Sequence[int] | mx.array,
+    verbose: bool = False,
+    **options: object,
+) -> str:
+    """Generate a complete text, as ``mlx_lm.generate`` does.
+
+    Args:
+        model: from :func:`dflash_mlx.load`.
+        tokenizer: from :func:`dflash_mlx.load`.
+        prompt: text, token ids, or a one-dimensional array of ids.
+        verbose: print the text as it comes, and the statistics.
+        options: see :func:`stream_generate`.
+
+    Raises:
+        UserError: an option is unknown, out of range, or cannot be honoured.
+    """
+    pieces, response = [], None
+    if verbose:
+        print("=" * 10)
+    for response in stream_generate(model, tokenizer, prompt, **options):
+        pieces.append(response.text)
+        if verbose:
+            print(response.text, end="", flush=True)
+    if verbose:
+        print("\n" + "=" * 10)
+        print(report(response))
+    return "".join(pieces)
+
+
+def _stream(
+    model: Pair, tokenizer: TokenizerWrapper, request: Request
+) -> Iterator[GenerationResponse]:
+    detokenizer, stops = tokenizer.detokenizer, StopStrings(request.stop)
+    sizing = sizing_for(model, request)
+    kernels = model.drafter.kernels(sizing.largest) if sizing.largest > 1 else ""
+    statistics = Statistics(kernels=kernels, auto=sizing.auto)
+    clock = Clock(len(request.prompt))
+
+    def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
+        return GenerationResponse(
+            text=text,
+            token=token.id,
+            logprobs=token.logprobs,
+            from_draft=token.from_draft,
+            prompt_tokens=len(request.prompt),
+            prompt_tps=clock.prompt_tps,
+            generation_tokens=clock.tokens,
+            generation_tps=clock.generation_tps,
+            peak_memory=mx.get_peak_memory() / 1e9,
+            finish_reason=reason,
+            accepted=token.accepted,
+            block_size=token.block_size,
+            tau=statistics.tau,
+            statistics=statistics,
+        )
+
+    token, text, stopped = EmittedToken(None, None, False, 0, sizing.largest), "", False
+    with (
+        wired_limit(model.model),
+        closing(emit_tokens(model, request, sizing, statistics, clock)) as tokens,
+    ):
+        for token in tokens:
+            ended = token.id in tokenizer.eos_token_ids
+            if not ended:
+                detokenizer.add_token(token.id)
+                text, stopped = stops.feed(detokenizer.last_segment)
+            if ended or stopped or clock.tokens >= request.max_tokens:
+                break
+            yield response(token, text)
+            text = ""
+    # The prompt cache is complete from here on, before the last response is seen.
+    if not stopped:
+        detokenizer.finalize()
+        tail, stopped = stops.feed(detokenizer.last_segment)
+        text += tail if stopped else tail + stops.flush()
+    stopped = stopped or token.id in tokenizer.eos_token_ids
+    yield response(token, text, "stop" if stopped else "length")

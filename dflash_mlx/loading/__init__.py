@@ -1,0 +1,1 @@
+"""A target and its drafter, from folders, the Hub or the embedded default, as a pair."""

@@ -1,0 +1,219 @@
+"""Load a target and its drafter from folders, the Hub, or the embedded default pair."""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import dequantize_model, load_model
+
+from ..convert.cached import convert_cached
+from ..drafter.bound import BoundDrafter
+from ..drafter.config import MODEL_TYPE, DrafterConfig
+from ..drafter.model import Drafter
+from ..drafter.vocabulary import check_draft_ids
+from ..errors import UserError
+from ..files import read_json_object
+from ..target.target import Target
+from .embedded.default_pair import embedded_drafter, embedded_target
+from .hub import MODEL_FILES, fetch
+from .known_drafter import choose_drafter
+from .pair import Pair
+from .pairing import check_pair
+
+_log = logging.getLogger(__name__)
+
+# What a config or weights that do not fit raise in mlx-lm, transformers and safetensors.
+_LOADING_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def load(
+    path_or_hf_repo: str | Path | None = None,
+    draft_model: str | Path | Literal[False] | None = None,
+    *,
+    tokenizer_config: dict[str, Any] | None = None,
+    adapter_path: str | Path | None = None,
+    revision: str | None = None,
+    draft_revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> tuple[Pair, TokenizerWrapper]:
+    """Load a pair, in the manner of ``mlx_lm.load``.
+
+    Args:
+        path_or_hf_repo: the target, a folder or a Hub id; None takes the embedded one, and with it
+            the embedded drafter if no other is given.
+        draft_model: the drafter, a folder or a Hub id. A PyTorch checkpoint is converted once and
+            cached. None takes the drafter that is known for the target, if any, and the log says
+            which (:func:`~dflash_mlx.loading.known_drafter.choose_drafter`). False takes none: the
+            target decodes plainly.
+        tokenizer_config: options for the tokenizer.
+        adapter_path: LoRA adapters for the target.
+        revision: of the target on the Hub.
+        draft_revision: of the drafter on the Hub.
+        trust_remote_code: whether a target may bring its own code. A drafter never may.
+
+    Returns:
+        The pair and the tokenizer.
+
+    Raises:
+        UserError: what was asked for cannot be loaded, or the two do not fit together.
+    """
+    embedded = path_or_hf_repo is None
+    if embedded and revision:
+        raise UserError("A revision was given without a target; name the target, or leave it out.")
+    if draft_revision and not draft_model:
+        raise UserError("A draft revision was given without a draft model.")
+    # The drafter first: it is the smaller download, and the likelier one to be refused.
+    draft_path = _drafter_folder(path_or_hf_repo, draft_model, draft_revision)
+    if embedded:
+        target_path = embedded_target()
+    else:
+        files = (*MODEL_FILES, "*.py") if trust_remote_code else MODEL_FILES
+        target_path = fetch(path_or_hf_repo, revision, files)
+
+    model, tokenizer, config = _load_target(
+        target_path, tokenizer_config, adapter_path, trust_remote_code
+    )
+    drafter = load_drafter(draft_path) if draft_path else None
+    if embedded and mx.default_device() == mx.cpu:
+        # The CPU backend is fast in float32 alone.
+        model, drafter = _float32(model), None if drafter is None else _float32(drafter)
+    pair = make_pair(model, drafter, _context_length(config))
+    if mx.default_device() == mx.cpu and pair.target.dtype != mx.float32:
+        warnings.warn(
+            f"The target runs in {pair.target.dtype} on the CPU, where MLX is fast in float32 "
+            "alone; expect seconds a token.",
+            stacklevel=2,
+        )
+    return pair, tokenizer
+
+
+def _drafter_folder(
+    target: str | Path | None, draft_model: str | Path | Literal[False] | None, revision: str | None
+) -> Path | None:
+    if draft_model is False:
+        return None
+    if draft_model is not None:
+        return convert_cached(draft_model, revision)
+    if target is None:
+        return embedded_drafter()
+    choice = choose_drafter(target)
+    _log.info(choice.message)
+    return choice.folder
+
+
+def make_pair(
+    model: nn.Module, drafter: Drafter | None = None, context_length: int | None = None
+) -> Pair:
+    """Pair an mlx-lm model with a drafter, both loaded already.
+
+    Raises:
+        UserError: they do not fit together, or the target's family is not supported. The model is
+            left untapped.
+    """
+    untapped = Target(model)
+    if drafter is None:
+        return Pair(untapped, None, context_length)
+    check_pair(drafter.config, untapped)
+    if drafter.dtype != mx.float32 and untapped.dtype == mx.float32:
+        drafter.set_dtype(mx.float32)
+    drafter.stack_context()
+    # Without taps, the feature is what comes out of the final norm.
+    taps = drafter.config.target_layer_ids or (untapped.num_layers,)
+    target = Target(model, taps, untapped.family)
+    return Pair(target, BoundDrafter(drafter, target), context_length)
+
+
+def load_drafter(path: Path) -> Drafter:
+    """Load a converted drafter, quantized or not, from an MLX folder.
+
+    Raises:
+        UserError: the folder's config or weights are not those of a converted drafter.
+    """
+    try:
+        drafter, config = load_model(
+            path, lazy=True, get_model_classes=lambda config: (Drafter, DrafterConfig)
+        )
+        mx.eval(drafter.parameters())
+    except UserError:
+        raise
+    except _LOADING_ERRORS as error:
+        raise UserError(
+            f"The drafter in {path} cannot be loaded ({_brief(error)}). Convert it again."
+        ) from error
+    declared = config.get("quantization")
+    if declared and not any("scales" in module for module in drafter.modules()):
+        raise UserError(
+            f"The drafter in {path} declares the quantization {declared} in its config.json, but "
+            "none of its weights is quantized. Convert it again."
+        )
+    if drafter.config.draft_vocab_size is not None:
+        check_draft_ids(drafter.config, drafter.d2t)
+    return drafter
+
+
+def _load_target(
+    path: Path,
+    tokenizer_config: dict[str, Any] | None,
+    adapter_path: str | Path | None,
+    trust_remote_code: bool,
+) -> tuple[nn.Module, TokenizerWrapper, dict[str, Any]]:
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} holds no config.json, so it is not a model folder.")
+    config = read_json_object(path / "config.json")
+    if config.get("model_type") == MODEL_TYPE or "DFlashDraftModel" in str(
+        config.get("architectures")
+    ):
+        raise UserError(f"{path} holds a drafter, not a target; give it as the draft model.")
+    if adapter_path is not None and not Path(adapter_path).is_dir():
+        raise UserError(f"There is no adapter folder {adapter_path}.")
+    try:
+        return mlx_lm.load(
+            str(path),
+            tokenizer_config=tokenizer_config,
+            adapter_path=None if adapter_path is None else str(adapter_path),
+            return_config=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except _LOADING_ERRORS as error:
+        raise _unloadable(path, adapter_path, error) from error
+
+
+def _unloadable(path: Path, adapter_path: str | Path | None, error: Exception) -> UserError:
+    adapters = f" with the adapters in {adapter_path}" if adapter_path is not None else ""
+    return UserError(
+        f"mlx-lm cannot load the target in {path}{adapters} ({_brief(error)}); check that its "
+        "files are complete and of a model that mlx-lm knows."
+    )
+
+
+def _brief(error: Exception) -> str:
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first.rstrip('.')}"
+
+
+def _float32(model: nn.Module) -> nn.Module:
+    model = dequantize_model(model)
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def _context_length(config: dict[str, Any]) -> int | None:
+    """Positions that a target's config declares, wherever its family keeps the key."""
+    for part in (config, config.get("text_config", {})):
+        if isinstance(part.get("max_position_embeddings"), int):
+            return part["max_position_embeddings"]
+    return None

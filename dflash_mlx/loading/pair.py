@@ -1,0 +1,61 @@
+"""A target and its drafter, ready to generate."""
+
+from types import TracebackType
+
+import mlx.nn as nn
+
+from ..cache.prompt import PromptCache
+from ..engine.costs import CostTable
+from ..engine.round import Drafting
+from ..target.target import Target
+
+
+class Pair:
+    """What :func:`dflash_mlx.load` returns as the model.
+
+    Attributes:
+        target: the target, tapped for the drafter.
+        drafter: bound to the target, or None: then every generation decodes plainly.
+        context_length: positions that the target was made for, or None if it does not say.
+        costs: what rounds cost on this machine, once :func:`dflash_mlx.tune` was asked for it.
+    """
+
+    def __init__(
+        self, target: Target, drafter: Drafting | None = None, context_length: int | None = None
+    ):
+        self.target = target
+        self.drafter = drafter
+        self.context_length = context_length
+        self.costs: CostTable | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The target as mlx-lm knows it."""
+        return self.target.model
+
+    def make_prompt_cache(self, max_kv_size: int | None = None) -> PromptCache:
+        """An empty prompt cache for several calls that continue one another.
+
+        Args:
+            max_kv_size: rows that a layer of the target keeps at most, as in mlx-lm: the first 4
+                and the last ones. Default: all.
+
+        Raises:
+            UserError: the size is too small, or the target's family shapes its own caches.
+        """
+        return PromptCache(self.target.make_cache(max_kv_size))
+
+    def release(self) -> None:
+        """Give the target's layers their own classes back. The pair cannot generate any more."""
+        self.target.release()
+
+    def __enter__(self) -> "Pair":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()

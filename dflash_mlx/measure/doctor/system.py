@@ -1,0 +1,89 @@
+"""The machine, the packages, and the device that MLX computes on."""
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import mlx.core as mx
+from packaging.requirements import Requirement
+
+from ...kernels.metal import on_metal
+from ..machine import GB, chip, free_memory, system, total_memory
+from .finding import Finding
+
+
+def check_machine() -> Finding:
+    """Chip, memory and operating system."""
+    total, free = total_memory(), free_memory()
+    spare = "" if free is None else f", of which {free / GB:.1f} GB are free"
+    text = (
+        f"This is {chip()} ({platform.machine()}) with {total / GB:.1f} GB of memory{spare}, "
+        f"running {system()} and Python {platform.python_version()}."
+    )
+    data = {"chip": chip(), "memory": total, "free": free, "system": system()}
+    if sys.platform == "darwin" and platform.machine() == "x86_64":
+        text += (
+            " This Python is made for Intel processors; on an Apple chip MLX needs a Python for "
+            "arm64."
+        )
+        return Finding("machine", "fault", text, data)
+    return Finding("machine", "ok", text, data)
+
+
+def check_packages() -> Finding:
+    """Whether the installed packages are those that this version was made for."""
+    found, wrong = {}, []
+    for text in requires("dflash-mlx") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found[requirement.name] = version(requirement.name)
+        except PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(found[requirement.name], prereleases=True):
+            installed = f"{requirement.name} {found[requirement.name]} is installed"
+            wrong.append(f"{installed}, but {requirement.specifier} is needed")
+    own = version("dflash-mlx")
+    if wrong:
+        text = f"dflash-mlx {own} does not fit the installed packages: {'; '.join(wrong)}."
+        return Finding("packages", "fault", f"{text} Install dflash-mlx again with pip.", found)
+    text = f"dflash-mlx {own} runs with mlx {found['mlx']} and mlx-lm {found['mlx-lm']}."
+    return Finding("packages", "ok", text, found)
+
+
+def check_backend() -> Finding:
+    """Which device MLX computes on, and whether it does."""
+    device = mx.default_device()
+    data = {"device": str(device), "metal": mx.metal.is_available()}
+    try:
+        mx.eval(mx.ones((8, 8)) @ mx.ones((8, 8)))
+    except RuntimeError as error:
+        return Finding("backend", "fault", f"MLX cannot compute on {device}: {error}.", data)
+    if on_metal():
+        return Finding("backend", "ok", _metal(data), data)
+    if sys.platform == "darwin":
+        text = (
+            "MLX finds no Metal device, so it runs on the CPU, many times slower. A virtual "
+            "machine without a GPU would explain it."
+        )
+        return Finding("backend", "advice", text, data)
+    if device.type == mx.gpu:
+        name = mx.device_info().get("device_name", device)
+        return Finding("backend", "ok", f"MLX runs on the GPU: {name}.", data)
+    text = (
+        "MLX runs on the CPU. There is no Metal on this system; plain MLX computes what the Metal "
+        "kernels would."
+    )
+    return Finding("backend", "ok", text, data)
+
+
+def _metal(data: dict[str, object]) -> str:
+    info = mx.device_info()
+    limit = info["max_recommended_working_set_size"]
+    data["working_set"] = limit
+    return (
+        f"MLX runs on the GPU through Metal: {info['device_name']}, which may use "
+        f"{limit / GB:.1f} GB of the memory."
+    )

@@ -1,0 +1,120 @@
+"""One tiny generation with and without a drafter, and the way that its kernels went."""
+
+import warnings
+
+import mlx.core as mx
+from mlx.utils import tree_map
+from mlx_lm.models import llama
+
+from ...drafter.config import DrafterConfig
+from ...drafter.model import Drafter
+from ...drafter.rope_config import RopeConfig
+from ...engine.sampling import Sampling
+from ...engine.session import emit_tokens
+from ...engine.sizing import sizing_for
+from ...engine.statistics import Statistics
+from ...generation.request import make_request
+from ...generation.response import Clock
+from ...loading.loader import make_pair
+from ...loading.pair import Pair
+from ..difference import explain
+from ..run import first_difference
+from .finding import Finding
+
+BLOCK_SIZE = 8
+_TOKENS = 48
+_PROMPT = [1, 5, 9, 200, 77]
+
+# Sizes that the Metal kernels take, and no larger.
+_SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 256,
+}
+
+
+def check_trial() -> list[Finding]:
+    """Build a tiny random pair in memory, and compare its text with and without drafting."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with tiny_pair() as pair:
+                return [_kernels(pair, caught), _generation(pair)]
+        except (RuntimeError, ValueError) as error:
+            return [Finding("generation", "fault", f"A tiny generation fails: {error}.")]
+
+
+def _kernels(pair: Pair, caught: list[warnings.WarningMessage]) -> Finding:
+    path = pair.drafter.kernels(BLOCK_SIZE)
+    unbuilt = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning)]
+    data = {"path": path, "unbuilt": unbuilt}
+    if unbuilt:
+        text = f"{' '.join(unbuilt)} The text stays the same; it takes longer. Please report it."
+        return Finding("kernels", "advice", text, data)
+    text = (
+        f"In a tiny pair in memory, the drafter's fused parts run so: {path}. Other sizes may run "
+        "otherwise; --draft-model tells of a drafter of yours."
+    )
+    return Finding("kernels", "ok", text, data)
+
+
+def _generation(pair: Pair) -> Finding:
+    plain, drafted = (emit(pair, draft) for draft in (False, True))
+    index = first_difference(plain, drafted)
+    if index is None:
+        text = (
+            f"A tiny pair in memory generated {len(plain)} tokens, the same ones with and without "
+            "drafting."
+        )
+        return Finding("generation", "ok", text)
+    found = explain(pair.target, Sampling(), _PROMPT, plain, drafted, index)
+    where = f"With drafting, a tiny pair in memory generated another token {index}"
+    if found.near_tie:
+        text = f"{where}, where the target's best two are as good as equal ({found.gap:.2g} apart)."
+        return Finding("generation", "ok", text)
+    text = f"{where}, which is {found.behind:.2g} behind the best. Please report this."
+    return Finding("generation", "fault", text)
+
+
+def emit(pair: Pair, draft: bool) -> list[int]:
+    """The tokens of a greedy generation."""
+    size = {"block_size": BLOCK_SIZE} if draft else {}
+    request = make_request(pair, None, _PROMPT, max_tokens=_TOKENS, draft=draft, **size)
+    sizing, clock = sizing_for(pair, request), Clock(len(_PROMPT))
+    return [t.id for t in emit_tokens(pair, request, sizing, Statistics(), clock)]
+
+
+def tiny_pair() -> Pair:
+    """A llama and a drafter with random weights, in float32."""
+    mx.random.seed(0)
+    model = llama.Model(llama.ModelArgs(model_type="llama", tie_word_embeddings=True, **_SIZES))
+    rope = RopeConfig(
+        rope_type="default", theta=1e4, factor=1.0, attention_factor=1.0, traditional=False
+    )
+    config = DrafterConfig(
+        **_SIZES,
+        target_hidden_size=_SIZES["hidden_size"],
+        block_size=BLOCK_SIZE,
+        mask_token_id=0,
+        target_layer_ids=(0, 1),
+        num_target_layers=_SIZES["num_hidden_layers"],
+        rope=rope,
+        attention_bias=False,
+        max_position_embeddings=None,
+        has_mask_embedding=False,
+    )
+    drafter = Drafter(config)
+    for module in (model, drafter):
+        module.update(tree_map(_spread, module.parameters()))
+        mx.eval(module.parameters())
+    return make_pair(model, drafter)
+
+
+def _spread(weight: mx.array) -> mx.array:
+    """Weights that make the text wander instead of repeating one token."""
+    return mx.random.normal(weight.shape) * 0.2 if weight.ndim > 1 else mx.ones(weight.shape)

@@ -1,0 +1,99 @@
+"""What the doctor says of a given drafter's kernels is what its rounds do."""
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from support.folders import drafter_config, save_drafter, save_target
+from support.launches import Launches
+from support.tiny import tiny_model
+
+from dflash_mlx.cli.main import main
+from dflash_mlx.kernels import block_heads, context_kv
+from dflash_mlx.loading.loader import load_drafter, make_pair
+from dflash_mlx.measure.doctor.kernels import check_kernels
+
+WIDE = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "intermediate_size": 64}
+# A drafter, how it is quantized, and what its paths say on Metal.
+DRAFTERS = {
+    "few rows": (WIDE | {"block_size": 2}, [], "rows (one launch"),
+    "more rows": (WIDE | {"block_size": 16}, [], "fragments (one launch"),
+    "quantized": (WIDE, ["-q", "--q-bits", "4", "--q-group-size", "32"], "one launch"),
+    "5 bits": (WIDE, ["-q", "--q-bits", "5", "--q-group-size", "32"], "5 bits in groups of 32"),
+    "narrow heads": ({}, [], "head_dim is 8, not 64 or 128"),
+    "bias": (WIDE | {"attention_bias": True}, [], "the projection has a bias"),
+}
+
+
+@pytest.fixture
+def metal(monkeypatch):
+    """Launches that are only counted, in place of Metal."""
+    monkeypatch.setattr(mx.fast, "metal_kernel", Launches())
+    for module in (context_kv, block_heads):
+        monkeypatch.setattr(module, "on_metal", lambda: True)
+
+
+def save(folder: Path, changes: dict[str, object], quantize: list[str]) -> Path:
+    save_drafter(folder / "dense", **changes)
+    if not quantize:
+        return folder / "dense"
+    convert = ["convert", "--hf-path", folder / "dense", "--mlx-path", folder / "small"]
+    assert main([*map(str, convert), *quantize]) == 0
+    return folder / "small"
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_it_is_what_rounds_do(name, tmp_path, metal):
+    changes, quantize, words = DRAFTERS[name]
+    folder = save(tmp_path, changes, quantize)
+    found = check_kernels({"drafter": (str(folder), None)})
+    model = tiny_model("llama", vocab_size=260, hidden_size=changes.get("hidden_size", 32))
+    with make_pair(model, load_drafter(folder)) as pair:
+        assert found.data["path"] == pair.drafter.kernels(pair.drafter.block_size)
+    assert found.status == "ok" and words in found.text
+    assert f"in a round of {drafter_config(**changes).block_size} rows" in found.text
+
+
+def test_another_format(tmp_path, metal):
+    save_drafter(tmp_path / "drafter", **(WIDE | {"target_layer_ids": (0, 1)}))
+    export = ["convert", "--export", "z-lab", "--mlx-path", tmp_path / "drafter"]
+    assert main([*map(str, export), "--hf-path", str(tmp_path / "z-lab")]) == 0
+    found = [check_kernels({"drafter": (str(tmp_path / x), None)}) for x in ("drafter", "z-lab")]
+    assert found[0].data == found[1].data and "one launch" in found[0].text
+
+
+def test_a_kernel_that_cannot_be_built(tmp_path, metal, monkeypatch):
+    monkeypatch.setattr(mx.fast, "metal_kernel", Launches(broken="block_heads"))
+    found = check_kernels({"drafter": (str(save(tmp_path, WIDE, [])), None)})
+    assert found.status == "advice" and "block_heads cannot be built" in found.text
+
+
+@pytest.mark.parametrize("quantization", [{"bits": 3.5}, {"bits": "4"}, {"group_size": 48}])
+def test_a_quantization_that_is_none(quantization, tmp_path):
+    save_drafter(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"quantization": quantization}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = check_kernels({"drafter": (str(tmp_path), None)})
+    assert found.status == "advice" and "is not known" in found.text
+
+
+def test_a_drafter_that_is_not_here_or_lacks_weights(tmp_path):
+    assert check_kernels({}) is None and check_kernels({"drafter": ("org/model", None)}) is None
+    save_drafter(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    found = check_kernels({"drafter": (str(tmp_path), None)})
+    assert found.status == "advice" and "no weights" in found.text
+
+
+def test_the_doctor_says_what_it_examined(tmp_path, capsys):
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "drafter")
+    pair = ["--model", str(tmp_path / "target"), "--draft-model", str(tmp_path / "drafter")]
+    assert main(["doctor"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "In a tiny pair in memory, the drafter's fused parts run so:" in out
+    assert "in a round of" not in out
+    assert main(["doctor", *pair]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"The fused parts of {tmp_path / 'drafter'} run so in a round of 8 rows:" in out
