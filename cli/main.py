@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
-from ..errors import UserError
+from .. import __version__
+from ..errors import UserError, brief
 
 COMMANDS = {
     "generate": "generate text from a prompt",
@@ -27,29 +29,25 @@ COMMANDS = {
 """The modules of this package that are commands. One is imported when it is chosen."""
 
 
-class _Version(argparse.Action):
-    """Prints the version, which takes a while to look up."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(version("dflash-mlx"))
-        parser.exit()
-
-
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser with all commands, of which only the chosen one has its options."""
     parser = argparse.ArgumentParser(
         prog="dflash-mlx",
         description="DFlash speculative decoding on MLX: the target's own text, in fewer passes.",
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--version", action="version", version=__version__, help="print the version and exit"
+    )
+    debug = {"action": "store_true", "help": "on an error, print where it came from as well"}
+    parser.add_argument("--debug", **debug)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         if name == chosen:
             with _quitting_on_interrupt():
                 module = import_module(f".{name}", __package__)
             module.add_parser(commands)
+            # After the command as well; its default must not overwrite what came before it.
+            commands.choices[name].add_argument("--debug", default=argparse.SUPPRESS, **debug)
         else:
             commands.add_parser(name, help=summary)
     return parser
@@ -59,14 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0, 1 where a command found a fault, 2 for a mistake of the user's, 130
-        after Ctrl-C, 141 when the output's reader has gone.
+        The exit code: 0, 1 where a command found a fault, 2 for a mistake of the user's, 70 for
+        one of this program's, 130 after Ctrl-C, 141 when the output's reader has gone.
     """
     argv = sys.argv[1:] if argv is None else argv
     # transformers warns on import that it found no PyTorch; none is needed.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     # The Hub's library reports each of its retries; what comes of them is said once, at the end.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    debug = "--debug" in argv
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)
         args = build_parser(chosen).parse_args(argv)
@@ -74,18 +73,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error), 2, debug)
     except BrokenPipeError:
         # Whoever read the output has seen enough; nothing may be left to write to them at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error), 2, debug)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        seen = "" if debug else "; --debug shows where it happened"
+        return _failed(
+            f"this is a fault of dflash-mlx, not of what you asked for: {brief(error)}{seen}. "
+            "Please report it.",
+            os.EX_SOFTWARE,
+            debug,
+        )
+
+
+def _failed(sentence: str, code: int, debug: bool) -> int:
+    """Say what went wrong, with the traceback before it if that was asked for; the exit code."""
+    if debug:
+        traceback.print_exc()
+    print(f"error: {sentence}", file=sys.stderr)
+    return code
 
 
 @contextmanager

@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from .loading.loader import load
     from .loading.pair import Pair
 
+__version__ = "0.1.0"
+
 __all__ = [
     "GenerationResponse",
     "Pair",
     "UserError",
+    "__version__",
     "generate",
     "load",
     "stream_generate",

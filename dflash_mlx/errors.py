@@ -1,4 +1,4 @@
-"""The one exception that means "what you asked for cannot be done, and how it is worded."""
+"""The exception that means "what you asked for cannot be done, and here is why"; its wording."""
 
 
 class UserError(ValueError):
@@ -25,3 +25,10 @@ def counted(number: int | str, thing: str, things: str | None = None) -> str:
         things: the name of several, if it is not made by an s.
     """
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def brief(error: BaseException) -> str:
+    """An exception's kind and the first line of its message, without a full stop."""
+    first, *_ = str(error).strip().splitlines() or [""]
+    kind = type(error).__name__
+    return f"{kind}: {first.rstrip('.')}" if first else kind

@@ -2,21 +2,23 @@
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
-import mlx_lm
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import dequantize_model, load_model
+from mlx_lm.utils import dequantize_model, load_adapters, load_model, load_tokenizer
+from safetensors import SafetensorError
 
 from ..convert.cached import convert_cached
 from ..drafter.bound import BoundDrafter
 from ..drafter.config import MODEL_TYPE, DrafterConfig
 from ..drafter.model import Drafter
 from ..drafter.vocabulary import check_draft_ids
-from ..errors import UserError
+from ..errors import UserError, brief
 from ..files import read_json_object
 from ..target.target import Target
 from .embedded.default_pair import embedded_drafter, embedded_target
@@ -26,17 +28,6 @@ from .pair import Pair
 from .pairing import check_pair
 
 _log = logging.getLogger(__name__)
-
-# What a config or weights that do not fit raise in mlx-lm, transformers and safetensors.
-_LOADING_ERRORS = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 def load(
@@ -142,17 +133,11 @@ def load_drafter(path: Path) -> Drafter:
     Raises:
         UserError: the folder's config or weights are not those of a converted drafter.
     """
-    try:
+    with _explained(f"The drafter in {path} cannot be loaded", "convert it again"):
         drafter, config = load_model(
             path, lazy=True, get_model_classes=lambda config: (Drafter, DrafterConfig)
         )
         mx.eval(drafter.parameters())
-    except UserError:
-        raise
-    except _LOADING_ERRORS as error:
-        raise UserError(
-            f"The drafter in {path} cannot be loaded ({_brief(error)}). Convert it again."
-        ) from error
     declared = config.get("quantization")
     if declared and not any("scales" in module for module in drafter.modules()):
         raise UserError(
@@ -179,29 +164,44 @@ def _load_target(
         raise UserError(f"{path} holds a drafter, not a target; give it as the draft model.")
     if adapter_path is not None and not Path(adapter_path).is_dir():
         raise UserError(f"There is no adapter folder {adapter_path}.")
+    what = f"The target in {path} cannot be loaded"
+    with _explained(what, "download it again, or choose a model that mlx-lm runs"):
+        model, config = load_model(path, trust_remote_code=trust_remote_code)
+    if adapter_path is not None:
+        what = f"The adapters in {adapter_path} cannot be put on the target in {path}"
+        with _explained(what, "choose adapters that mlx-lm made for this target"):
+            model = load_adapters(model, str(adapter_path))
+            model.eval()
+    with _explained(f"The tokenizer in {path} cannot be loaded", "download its files again"):
+        tokenizer = load_tokenizer(path, tokenizer_config, config.get("eos_token_id"))
+    return model, tokenizer, config
+
+
+@contextmanager
+def _explained(what: str, remedy: str) -> Iterator[None]:
+    """Turn what mlx-lm, transformers and MLX raise about files into a sentence.
+
+    Raises:
+        UserError: they raised something. Its cause is what they raised.
+    """
     try:
-        return mlx_lm.load(
-            str(path),
-            tokenizer_config=tokenizer_config,
-            adapter_path=None if adapter_path is None else str(adapter_path),
-            return_config=True,
-            trust_remote_code=trust_remote_code,
-        )
-    except _LOADING_ERRORS as error:
-        raise _unloadable(path, adapter_path, error) from error
-
-
-def _unloadable(path: Path, adapter_path: str | Path | None, error: Exception) -> UserError:
-    adapters = f" with the adapters in {adapter_path}" if adapter_path is not None else ""
-    return UserError(
-        f"mlx-lm cannot load the target in {path}{adapters} ({_brief(error)}); check that its "
-        "files are complete and of a model that mlx-lm knows."
-    )
-
-
-def _brief(error: Exception) -> str:
-    first, *_ = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {first.rstrip('.')}"
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{what}: a file is missing ({brief(error)}); {remedy}.") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{what}: a file is damaged ({brief(error)}); {remedy}.") from error
+    except (KeyError, TypeError, ValueError) as error:
+        # A config that lacks or contradicts something, a family that mlx-lm does not know, weights
+        # that are not those of the config.
+        raise UserError(f"{what}: its files do not fit ({brief(error)}); {remedy}.") from error
+    except Exception as error:
+        raise UserError(
+            f"{what}, and nobody expected why: {brief(error)}. A config that makes no sense may be "
+            "behind it, or a fault of mlx-lm or dflash-mlx; the traceback (--debug on the command "
+            "line) tells."
+        ) from error
 
 
 def _float32(model: nn.Module) -> nn.Module:

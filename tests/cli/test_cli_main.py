@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -21,10 +22,40 @@ def test_help_does_not_load_mlx():
     assert all(name in done.stdout for name in COMMANDS)
 
 
+def test_the_package_waits_for_what_is_slow_to_load():
+    code = "import sys, dflash_mlx; print({'mlx', 'mlx_lm', 'transformers'} & set(sys.modules))"
+    assert python("-c", code).stdout == "set()\n"
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--version"])
-    assert stop.value.code == 0 and capsys.readouterr().out[0].isdigit()
+    assert stop.value.code == 0 and capsys.readouterr().out == f"{dflash_mlx.__version__}\n"
+    assert version("dflash-mlx") == dflash_mlx.__version__
+
+
+MISTAKE = ["models", "nonesuch"]
+
+
+@pytest.mark.parametrize("arguments", [["--debug", *MISTAKE], [*MISTAKE, "--debug"]])
+def test_debug_shows_where_a_sentence_comes_from(arguments, capsys):
+    assert main(MISTAKE) == main(arguments) == 2
+    plain, _, rest = capsys.readouterr().err.partition("\n")
+    traceback, _, again = rest.rstrip().rpartition("\n")
+    assert plain == again and "nonesuch" in plain
+    assert traceback.startswith("Traceback") and "models.py" in traceback
+
+
+def test_a_fault_of_ours_is_told_from_a_mistake(capsys, monkeypatch):
+    def broken():
+        raise KeyError("targets")
+
+    monkeypatch.setattr("dflash_mlx.cli.models.known_pairs", broken)
+    assert main(["models"]) == 70
+    sentence = capsys.readouterr().err
+    assert sentence.count("\n") == 1 and "KeyError: 'targets'" in sentence and "--debug" in sentence
+    assert main(["models", "--debug"]) == 70
+    assert "in broken" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

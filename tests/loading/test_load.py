@@ -174,10 +174,16 @@ def test_config_that_says_nothing(target, content):
     refused(target)
 
 
-def test_config_of_no_heads(target):
+def test_what_nobody_expected_says_so(target):
     config = json.loads((target / "config.json").read_text()) | {"num_attention_heads": 0}
     (target / "config.json").write_text(json.dumps(config))
-    assert "target" in refused(target)
+    message = refused(target)
+    assert "target" in message and "ZeroDivisionError" in message and "--debug" in message
+
+
+def test_a_broken_tokenizer_is_named(target):
+    (target / "tokenizer.json").write_text("{")
+    assert "tokenizer" in refused(target)
 
 
 def test_drafter_given_as_target(drafter):
