@@ -6,11 +6,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from ..errors import UserError
-from ..train.answers import Writing
 from ..train.design import Shape
 from ..train.options import Options
 from ..train.run import train
 from ..train.world import PeerStopped
+from ..train.written import Writing
 from .options import json_object
 
 # Options of the command that are the training's own; the others are put together below.

@@ -10,10 +10,10 @@ from typing import Any
 from ..convert.writer import DTYPES
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from .answers import Writing
 from .design import BLOCK_SIZE, Shape
 from .disk import replacing
 from .losses import Objective, default_gamma
+from .written import Writing
 
 EPOCHS = 6.0
 # May differ between a run and its continuation: they change no number, or only by rounding.
@@ -108,6 +108,11 @@ class Options:
     dtype: str | None = None
     seed: int = 0
     resume: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where what is needed to resume lies."""
+        return self.output / "training"
 
     def __post_init__(self) -> None:
         if not self.data and not self.self_prompts:

@@ -14,9 +14,8 @@ from mlx_lm.utils import save_model
 from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
 from .chart import chart
-from .disk import replacing, writing
+from .disk import Log, replacing, writing
 from .learner import Parameters
-from .log import Log
 
 _BODY = """
 # DFlash drafter in MLX format

@@ -11,62 +11,56 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tqdm import tqdm
 
 from ..errors import UserError, counted
-from .answers import Progress, Writing, write_answers
 from .blocks import Sequence
-from .encode import Encoder
-from .invent import invent_prompts, opening
+from .examples import Encoder, Example, read_examples
 from .options import Options
-from .rows import Row, read_rows
 from .world import World
+from .written import INVENTING, Progress, Writing, invent_prompts, opening, write_answers
 
 MOST_HELD_OUT = 32
 
 
-Data = tuple[list[Row], list[Row]]
-
-
-def read_data(options: Options) -> Data:
-    """The rows of the data, and those of its ``valid.jsonl`` that are held out; perhaps none.
+def read_data(options: Options) -> tuple[list[Example], list[Example]]:
+    """The examples of the data, and those of its ``valid.jsonl`` that are held out; perhaps none.
 
     Raises:
-        UserError: they cannot be read.
+        UserError: they cannot be read, or the options ask of them what they do not allow, or what
+            has no effect on them.
     """
     path, count = options.data, options.held_out
-    if path is None:
-        return [], []
-    valid = path / "valid.jsonl"
-    rows = read_rows(valid) if valid.is_file() else []
-    return read_rows(path), rows[: MOST_HELD_OUT if count is None else count]
+    given, valid = [], []
+    if path is not None:
+        if (path / "valid.jsonl").is_file():
+            valid = read_examples(path / "valid.jsonl")
+        given = read_examples(path)
+        valid = valid[: MOST_HELD_OUT if count is None else count]
+    _check(options, given, valid)
+    return given, valid
 
 
-def check_data(options: Options, data: Data) -> None:
-    """Check what the options ask of the data, as far as no target is needed for it.
-
-    Raises:
-        UserError: they ask what the data do not allow, or what has no effect on them.
-    """
-    (given, valid), count = data, options.held_out
-    for row in given + valid:
-        if options.regenerate is False and not row.answered:
-            raise UserError(f"{row.where} has no answer, and --no-regenerate was given.")
-        if options.regenerate and not row.messages:
-            raise UserError(f"{row.where} is plain text, which --regenerate cannot answer.")
-    writes = any(_is_asked(row, options) for row in given + valid) or options.self_prompts
+def _check(options: Options, given: list[Example], valid: list[Example]) -> None:
+    """Check what the options ask of the data, as far as no target is needed for it."""
+    for example in given + valid:
+        if options.regenerate is False and not example.answered:
+            raise UserError(f"{example.where} has no answer, and --no-regenerate was given.")
+        if options.regenerate and not example.messages:
+            raise UserError(f"{example.where} is plain text, which --regenerate cannot answer.")
+    writes = any(_is_asked(x, options) for x in given + valid) or options.self_prompts
     if not writes and replace(options.writing, seed=0) != Writing():
         raise UserError(
             "The target writes no answer to these data, so --max-tokens, --temp, --top-p and "
             "--generation-batch have no effect; leave them out, or give --regenerate."
         )
-    chats = any(row.messages for row in given + valid) or options.self_prompts
+    chats = any(x.messages for x in given + valid) or options.self_prompts
     if not chats and options.template_options:
         raise UserError("--chat-template-config has no effect on plain text; leave it out.")
-    if not (valid or options.self_prompts) and (count or 0) >= len(given):
-        raise _none_left(count, len(given))
+    if not (valid or options.self_prompts) and (options.held_out or 0) >= len(given):
+        raise _none_left(options.held_out, len(given))
 
 
-def _is_asked(row: Row, options: Options) -> bool:
-    """Whether the target is to answer a row."""
-    return bool(row.messages and (options.regenerate or not row.answered))
+def _is_asked(example: Example, options: Options) -> bool:
+    """Whether the target is to answer an example."""
+    return bool(example.messages and (options.regenerate or not example.answered))
 
 
 def _none_left(held_out: int, of: int) -> UserError:
@@ -84,8 +78,7 @@ class Preparation:
         tokenizer: the target's.
         options: of the training.
         data: what :func:`read_data` found.
-        folder: where invented prompts and answers are kept.
-        world: its first process writes them; the others wait and read.
+        world: its first process writes invented prompts and answers; the others wait and read.
         say: called with a line for the user.
 
     Raises:
@@ -97,30 +90,84 @@ class Preparation:
         model: nn.Module,
         tokenizer: TokenizerWrapper,
         options: Options,
-        data: Data,
-        folder: Path,
+        data: tuple[list[Example], list[Example]],
         world: World,
         say: Callable[[str], None],
     ):
-        self._say = say
         self._model, self._tokenizer = model, tokenizer
-        self._options, self._folder, self._world = options, folder, world
+        self._options, self._data, self._world, self._say = options, data, world, say
         self._encoder = Encoder(tokenizer, options.template_options)
-        self._given, self._valid = data
         self._opening = opening(tokenizer) if options.self_prompts else []
 
     def sequences(self) -> tuple[list[Sequence], list[Sequence]]:
         """To train on, and held out.
 
         Raises:
-            UserError: there is too little data, or a row cannot be used.
+            UserError: there is too little data, or an example cannot be used.
             PeerStopped: another process has said that.
         """
-        parts = {"train": self._rows(), "valid": self._valid}
         agree = self._world.agree
-        kept = agree(lambda: {name: self._encoded(rows) for name, rows in parts.items()})
-        all_ = {name: found + self._write(asked, name) for name, (found, asked) in kept.items()}
-        return agree(lambda: self._split(all_["train"], all_["valid"]))
+        given, valid = self._data
+        if self._options.self_prompts:
+            path = self._options.folder / "prompts.jsonl"
+            self._world.first(lambda: self._invent(path))
+            given = given + agree(lambda: read_examples(path))
+        train, valid = agree(lambda: [self._encoded(part) for part in (given, valid)])
+        found = self._with_answers(*train, "answers-train.jsonl")
+        held_out = self._with_answers(*valid, "answers-valid.jsonl")
+        return agree(lambda: self._split(found, held_out))
+
+    def _invent(self, path: Path) -> None:
+        options = self._options
+        with _bar("Inventing prompts", "prompt") as progress:
+            invent_prompts(
+                self._model,
+                self._tokenizer,
+                self._opening,
+                options.self_prompts,
+                replace(options.writing, **INVENTING),
+                path,
+                progress,
+            )
+
+    def _encoded(self, examples: list[Example]) -> tuple[list[Sequence], list[list[int]]]:
+        """The examples learned as they are, and the questions that the target is to answer."""
+        ask = [x for x in examples if _is_asked(x, self._options)]
+        keep = [x for x in examples if not _is_asked(x, self._options)]
+        if any(x.messages for x in keep):
+            self._say(
+                "The answers in the data are learned as they are; a drafter learns its target "
+                "better from the target's own (--regenerate)."
+            )
+        room = self._options.max_seq_length
+        questions = [self._encoder.question(x) for x in ask]
+        short = [tokens for tokens in questions if len(tokens) < room]
+        if long := len(questions) - len(short):
+            self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
+        if questions and not short:
+            raise UserError(
+                f"All prompts have {counted(room, 'token')} or more; raise --max-seq-length."
+            )
+        return [self._encoder.sequence(x) for x in keep], short
+
+    def _with_answers(
+        self, kept: list[Sequence], questions: list[list[int]], name: str
+    ) -> list[Sequence]:
+        """What is kept, and the target's answers: written by the first process, or read."""
+
+        def write() -> list[Sequence]:
+            with _bar("Answering", "answer", self._world.is_first) as progress:
+                return write_answers(
+                    self._model,
+                    self._tokenizer,
+                    questions,
+                    self._options.writing,
+                    self._encoder.end_token(),
+                    self._options.folder / name,
+                    progress,
+                )
+
+        return kept + self._world.in_turn(write) if questions else kept
 
     def _split(
         self, found: list[Sequence], valid: list[Sequence]
@@ -139,94 +186,27 @@ class Preparation:
         order = np.random.default_rng([self._options.seed, 2]).permutation(len(found))
         return [found[i] for i in order[count:]], [found[i] for i in order[:count]]
 
-    def _rows(self) -> list[Row]:
-        options = self._options
-        rows = self._given
-        if options.self_prompts:
-            path = self._folder / "prompts.jsonl"
-            self._world.first(lambda: self._invent(path))
-            rows = rows + self._world.agree(lambda: read_rows(path))
-        return rows
-
-    def _invent(self, path: Path) -> None:
-        options = self._options
-        with bar("Inventing prompts", "prompt") as progress:
-            invent_prompts(
-                self._model,
-                self._tokenizer,
-                self._opening,
-                options.self_prompts,
-                options.seed,
-                options.writing.batch,
-                path,
-                progress,
-            )
-
-    def _encoded(self, rows: list[Row]) -> tuple[list[Sequence], list[list[int]]]:
-        """The rows that are learned as they are, and those that the target is to answer."""
-        ask = [row for row in rows if _is_asked(row, self._options)]
-        keep = [row for row in rows if not _is_asked(row, self._options)]
-        if any(row.messages for row in keep):
-            self._say(
-                "The answers in the data are learned as they are; a drafter learns its target "
-                "better from the target's own (--regenerate)."
-            )
-        room = self._options.max_seq_length
-        questions = [self._encoder.question(row) for row in ask]
-        short = [tokens for tokens in questions if len(tokens) < room]
-        if long := len(questions) - len(short):
-            self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
-        if questions and not short:
-            raise UserError(
-                f"All prompts have {counted(room, 'token')} or more; raise --max-seq-length."
-            )
-        return [self._encoder.sequence(row) for row in keep], short
-
     def _usable(self, sequences: list[Sequence]) -> list[Sequence]:
         """The sequences cut to length, without those that are too short."""
-        sequences = [_cut(s, self._options.max_seq_length) for s in sequences]
-        # A single supervised token would be an anchor's only row: nothing of a block to learn.
-        usable = [s for s in sequences if s.supervised[1:].sum() > 1]
-        if dropped := len(sequences) - len(usable):
+        room = self._options.max_seq_length
+        cut = [Sequence(s.tokens[:room], s.supervised[:room]) for s in sequences]
+        # A single supervised token would be an anchor's only draft: nothing of a block to learn.
+        usable = [s for s in cut if s.supervised[1:].sum() > 1]
+        if dropped := len(cut) - len(usable):
             left = counted(dropped, "sequence")
             self._say(f"Left out {left} with fewer than two tokens of an answer.")
         if not usable:
             raise UserError(
-                f"Of {counted(len(sequences), 'sequence')}, none has two tokens of an answer "
-                f"within the first {self._options.max_seq_length}."
+                f"Of {counted(len(cut), 'sequence')}, none has two tokens of an answer within the "
+                f"first {room}."
             )
         return usable
 
-    def _write(self, questions: list[list[int]], name: str) -> list[Sequence]:
-        """The target's answers: written by the first process, read by the others."""
-        if not questions:
-            return []
-        path = self._folder / f"answers-{name}.jsonl"
-
-        def write(progress: Progress) -> list[Sequence]:
-            writing, end = self._options.writing, self._encoder.end_token()
-            return write_answers(
-                self._model, self._tokenizer, questions, writing, end, path, progress
-            )
-
-        def write_first() -> list[Sequence]:
-            with bar("Answering", "answer") as progress:
-                return write(progress)
-
-        written = self._world.first(write_first)
-        return self._world.agree(lambda: written or write(lambda done, total: None))
-
-
-def _cut(sequence: Sequence, length: int) -> Sequence:
-    return replace(
-        sequence, tokens=sequence.tokens[:length], supervised=sequence.supervised[:length]
-    )
-
 
 @contextmanager
-def bar(title: str, unit: str) -> Iterator[Progress]:
+def _bar(title: str, unit: str, shown: bool = True) -> Iterator[Progress]:
     """A progress bar as a function of what is done and all."""
-    with tqdm(desc=title, unit=unit, disable=None) as inner:
+    with tqdm(desc=title, unit=unit, disable=None if shown else True) as inner:
 
         def progress(done: int, total: int) -> None:
             inner.total = total

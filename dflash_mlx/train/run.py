@@ -22,6 +22,7 @@ from .blocks import Sequence
 from .chart import chart
 from .design import design, new_drafter
 from .disk import writing
+from .examples import Example
 from .features import FeatureSource
 from .forward import check_trainable
 from .learner import Learner
@@ -29,11 +30,12 @@ from .losses import Objective
 from .optimizer import Updater, warmup_cosine
 from .options import EPOCHS, Options
 from .output import Output
-from .prepare import Data, Preparation, check_data, read_data
+from .prepare import Preparation, read_data
 from .trainer import Settings, Trainer
 from .world import World
 
 Say = Callable[[str], None]
+Data = tuple[list[Example], list[Example]]
 
 
 def train(options: Options, say: Say = print) -> Path:
@@ -57,12 +59,11 @@ def train(options: Options, say: Say = print) -> Path:
 
 
 def _train(options: Options, world: World, say: Say) -> None:
-    folder = options.output / "training"
     # First of all: it should not wait for a target to be loaded, or downloaded.
-    data = world.agree(lambda: _data(options, folder, world))
-    pair, drafter, preparation = world.agree(lambda: _begin(options, data, folder, world, say))
+    data = world.agree(lambda: _data(options, world))
+    pair, drafter, preparation = world.agree(lambda: _begin(options, data, world, say))
     # Only now: a mistake in the options should leave nothing behind.
-    world.first(lambda: _record(options, folder))
+    world.first(lambda: _record(options))
     sequences, held_out = preparation.sequences()
     untapped = pair.target
     # Without taps, the feature is what comes out of the final norm.
@@ -78,21 +79,19 @@ def _train(options: Options, world: World, say: Say) -> None:
     _conclude(trainer, reason, options, say)
 
 
-def _data(options: Options, folder: Path, world: World) -> Data:
+def _data(options: Options, world: World) -> Data:
     """The data, where all that can be told without a target is in order."""
-    _check_output(options, folder)
+    _check_output(options)
     if options.batch_size % world.size:
         raise UserError(
             f"A batch of {counted(options.batch_size, 'sequence')} cannot be shared by "
             f"{world.size} processes; give a multiple."
         )
-    data = read_data(options)
-    check_data(options, data)
-    return data
+    return read_data(options)
 
 
 def _begin(
-    options: Options, data: Data, folder: Path, world: World, say: Say
+    options: Options, data: Data, world: World, say: Say
 ) -> tuple[Pair, Drafter, Preparation]:
     pair, tokenizer = load(
         options.model,
@@ -103,16 +102,18 @@ def _begin(
         tokenizer_config={"trust_remote_code": True} if options.trust_remote_code else None,
     )
     drafter = _drafter(options, pair.target, tokenizer, pair.context_length)
-    return pair, drafter, Preparation(pair.model, tokenizer, options, data, folder, world, say)
+    return pair, drafter, Preparation(pair.model, tokenizer, options, data, world, say)
 
 
-def _record(options: Options, folder: Path) -> None:
+def _record(options: Options) -> None:
+    folder = options.folder
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     options.record(folder / "options.json", checkpoint.find(folder) is not None)
 
 
-def _check_output(options: Options, folder: Path) -> None:
+def _check_output(options: Options) -> None:
+    folder = options.folder
     if options.resume and not folder.is_dir():
         raise UserError(
             f"{options.output} holds no training to go on with; leave --resume out to begin one."
@@ -170,7 +171,7 @@ def _trainer(
     )
     schedule = warmup_cosine(options.learning_rate, steps, options.warmup)
     updater = Updater(learner.parameters(), schedule, options.clip, options.weight_decay)
-    folder = options.output / "training"
+    folder = options.folder
     cache = folder / "features" if options.cache_features else None
     limit = int(options.cache_features * 1e9)
     # Nobody goes on before all have seen how much is there.

@@ -12,10 +12,10 @@ from tqdm import tqdm
 from ..errors import UserError
 from . import checkpoint
 from .blocks import Sequence, sample_blocks
+from .disk import Log
 from .features import FeatureSource
 from .heldout import Evaluation, evaluate
 from .learner import Learner, Sums
-from .log import Log
 from .optimizer import Updater
 from .output import Output
 from .world import World

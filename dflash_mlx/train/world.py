@@ -89,6 +89,11 @@ class World:
         """Do something in the first process alone, while the others wait; see :meth:`agree`."""
         return self.agree(work if self.is_first else lambda: None)
 
+    def in_turn(self, work: Callable[[], T]) -> T:
+        """Do something in the first process, and then in the others; see :meth:`agree`."""
+        done = self.first(work)
+        return self.agree(lambda: done if self.is_first else work())
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Whatever waits in the block for a process that is gone ends plainly.

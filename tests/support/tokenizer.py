@@ -22,7 +22,10 @@ def byte_characters() -> list[str]:
 
 
 def byte_tokenizer(
-    eos: Iterable[int] = (), words: Sequence[str] = (), detokenizer: str = "bpe"
+    eos: Iterable[int] = (),
+    words: Sequence[str] = (),
+    detokenizer: str = "bpe",
+    template: str | None = None,
 ) -> TokenizerWrapper:
     """A tokenizer of the 256 bytes, the special token ``EOS``, and ``words`` from 257 on.
 
@@ -30,6 +33,7 @@ def byte_tokenizer(
         eos: further tokens that end a text; ``EOS`` always does.
         words: texts that have a token of their own.
         detokenizer: mlx-lm's ``"bpe"`` or ``"naive"`` one.
+        template: the chat template, if it has one.
     """
     vocab = {character: byte for byte, character in enumerate(byte_characters())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -38,6 +42,9 @@ def byte_tokenizer(
     tokenizer.add_special_tokens([AddedToken("<eos>", special=True)])
     tokenizer.add_tokens([AddedToken(word, normalized=False) for word in words])
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<eos>", clean_up_tokenization_spaces=False
+        tokenizer_object=tokenizer,
+        eos_token="<eos>",
+        clean_up_tokenization_spaces=False,
+        chat_template=template,
     )
     return TokenizerWrapper(fast, DETOKENIZERS[detokenizer], eos_token_ids=list(eos))

@@ -12,10 +12,9 @@ from support.training import random_text, tiny_learner
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
-from dflash_mlx.train.disk import replacing
+from dflash_mlx.train.disk import Log, replacing
 from dflash_mlx.train.features import FeatureSource
 from dflash_mlx.train.learner import Parameters
-from dflash_mlx.train.log import Log
 from dflash_mlx.train.output import Output
 
 

@@ -8,8 +8,8 @@ from support.training import random_text, tiny_learner
 
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.chart import HEIGHT, WIDTH, chart
+from dflash_mlx.train.disk import Log
 from dflash_mlx.train.features import FeatureSource
-from dflash_mlx.train.log import Log
 
 
 def test_a_log_drops_what_will_come_again(tmp_path):
