@@ -63,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     # transformers warns on import that it found no PyTorch; none is needed.
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    # The Hub's library reports each of its retries; what comes of them is said once, at the end.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    # The Hub's library reports each of its retries; what comes of them is said once, at the end. It
+    # sets its logger up when it is imported, from this variable.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     debug = "--debug" in argv
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)

@@ -1,5 +1,7 @@
 """The exception that means "what you asked for cannot be done, and here is why"; its wording."""
 
+import errno
+
 
 class UserError(ValueError):
     """A mistake that the user can mend: a wrong id, a bad file, an option that does not fit.
@@ -25,6 +27,18 @@ def counted(number: int | str, thing: str, things: str | None = None) -> str:
         things: the name of several, if it is not made by an s.
     """
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def os_reason(error: OSError) -> str:
+    """Why the system refused a file, in the words of somebody who can mend it."""
+    reasons = {
+        errno.ENOSPC: "the disk is full",
+        errno.EDQUOT: "your quota of the disk is used up",
+        errno.EROFS: "the file system is read-only",
+        errno.EACCES: "permission is denied",
+        errno.EPERM: "permission is denied",
+    }
+    return reasons.get(error.errno, error.strerror or str(error))
 
 
 def brief(error: BaseException) -> str:

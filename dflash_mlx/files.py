@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import UserError
+from .errors import UserError, os_reason
 
 if TYPE_CHECKING:
     import mlx.nn as nn
@@ -38,7 +38,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         return parse_json_object(path.read_bytes(), str(path))
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+        raise UserError(f"{path} cannot be read ({os_reason(error)}).") from error
 
 
 def parse_json_object(text: bytes, name: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def staged(destination: Path, *, keep_existing: bool = False) -> Iterator[Path]:
         yield partial
         done = _put(partial, destination, keep_existing)
     except OSError as error:
-        raise UserError(f"{destination} cannot be written ({error.strerror or error}).") from error
+        raise UserError(f"{destination} cannot be written ({os_reason(error)}).") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if not done:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import snapshot_download, try_to_load_from_cache
+from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -15,10 +15,13 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from ..errors import UserError
+from ..errors import UserError, os_reason
 
 # huggingface_hub has changed its HTTP library between versions; this is that library's own error.
 TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]
+
+# How long the Hub may take to begin an answer.
+ANSWER_SECONDS = 4
 
 # A model's weights in MLX's naming, its configuration and its tokenizer; never code.
 MODEL_FILES = (
@@ -68,6 +71,7 @@ def fetch(
     if is_path(name):
         raise UserError(f"There is no folder {path}.")
     with hub_errors(name, revision):
+        local_only = local_only or not _reachable(name, revision)
         return Path(
             snapshot_download(
                 name,
@@ -76,6 +80,21 @@ def fetch(
                 local_files_only=local_only,
             )
         )
+
+
+def _reachable(name: str, revision: str | None) -> bool:
+    """Whether the Hub answers about a repository.
+
+    Asked once: snapshot_download would try again for 23 seconds before it says that it cannot.
+    What the Hub refuses may be in the cache all the same, so a refusal is an answer as well.
+    """
+    try:
+        HfApi().model_info(name, revision=revision, timeout=ANSWER_SECONDS)
+    except HfHubHTTPError:
+        return True
+    except (OfflineModeIsEnabled, TRANSPORT_ERROR):
+        return False
+    return True
 
 
 @contextmanager
@@ -110,6 +129,8 @@ def hub_errors(name: str, revision: str | None) -> Iterator[None]:
             f"{name} is neither a local folder nor in the Hub cache, and the Hub cannot be "
             "reached; connect to the network or give a local folder."
         ) from error
+    except OSError as error:
+        raise UserError(f"{name} cannot be kept in the Hub cache ({os_reason(error)}).") from error
 
 
 def find_local(path_or_repo: str | Path, revision: str | None = None) -> Path | None:

