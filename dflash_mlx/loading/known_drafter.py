@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ..convert.cached import convert_cached
 from ..errors import UserError
 from ..files import read_json_object
+from .embedded import embedded_drafter, is_embedded_target
 from .hub import fetch, is_path
 from .known_pairs import KnownPair, pairs_of_config, pairs_of_target
 
@@ -60,6 +61,8 @@ def choose_drafter(target: str | Path) -> Choice:
 
 
 def _for_folder(folder: Path) -> Choice:
+    if is_embedded_target(folder):
+        return Choice(f"Drafter for {folder}: the default pair's.", embedded_drafter())
     config_file = folder / "config.json"
     config = read_json_object(config_file) if config_file.is_file() else {}
     pairs = pairs_of_config(config)

@@ -21,7 +21,7 @@ from ..drafter.vocabulary import check_draft_ids
 from ..errors import UserError, brief
 from ..files import read_json_object
 from ..target.target import Target
-from .embedded.default_pair import embedded_drafter, embedded_target
+from .embedded import embedded_drafter, embedded_target, is_embedded_target
 from .hub import MODEL_FILES, fetch
 from .known_drafter import choose_drafter
 from .pair import Pair
@@ -74,6 +74,7 @@ def load(
         files = (*MODEL_FILES, "*.py") if trust_remote_code else MODEL_FILES
         target_path = fetch(path_or_hf_repo, revision, files)
 
+    embedded = embedded or is_embedded_target(target_path)
     model, tokenizer, config = _load_target(
         target_path, tokenizer_config, adapter_path, trust_remote_code
     )

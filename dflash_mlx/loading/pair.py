@@ -1,7 +1,9 @@
 """A target and its drafter, ready to generate."""
 
 from types import TracebackType
+from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 
 from ..cache.prompt import PromptCache
@@ -12,6 +14,9 @@ from ..target.target import Target
 
 class Pair:
     """What :func:`dflash_mlx.load` returns as the model.
+
+    It can be called as the target can, and has the target's attributes, so mlx-lm's own functions
+    take it too, and decode plainly.
 
     Attributes:
         target: the target, tapped for the drafter.
@@ -32,6 +37,16 @@ class Pair:
     def model(self) -> nn.Module:
         """The target as mlx-lm knows it."""
         return self.target.model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
+        """A forward of the target."""
+        return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked for what a pair itself does not have. Before __init__ there is no target either.
+        if name == "target":
+            raise AttributeError(name)
+        return getattr(self.model, name)
 
     def make_prompt_cache(self, max_kv_size: int | None = None) -> PromptCache:
         """An empty prompt cache for several calls that continue one another.

@@ -5,6 +5,8 @@ import mlx_lm
 import pytest
 from mlx_lm.utils import dequantize_model, load_tokenizer
 
+from dflash_mlx import load
+
 pytestmark = pytest.mark.pair
 
 TEXTS = [
@@ -57,3 +59,11 @@ def test_the_target_writes_a_python_function(target_folder):
     )
     answer = mlx_lm.generate(model, tokenizer, prompt, max_tokens=24)
     assert answer.startswith("```python\ndef fibonacci(n):\n")
+
+
+def test_the_cached_folder_is_the_default_pair(target_folder):
+    pair, _ = load(target_folder)
+    assert pair.drafter is not None
+    assert load(target_folder, draft_model=False)[0].drafter is None
+    if mx.default_device() == mx.cpu:
+        assert pair.target.dtype == mx.float32

