@@ -3,21 +3,34 @@
 ``mx.export_function`` hands out the primitives that ``eval`` would run, with shapes; of equal nodes
 with equal inputs it keeps one. On a CPU, MLX writes its fast operations and compiled functions out
 as many small primitives; here each of them stands as the one kernel that it is on a GPU.
+
+What a primitive launches is read off MLX 0.32's own dispatch code
+(``mlx/backend/gpu/primitives.cpp``, ``mlx/backend/metal/slicing.cpp``,
+``…/scaled_dot_product_attention.cpp``):
+
+* A view (broadcast, transpose, slice, split, expand, squeeze) launches nothing. A reshape is a view
+  too if the layout of its input allows one, and otherwise a copy.
+* A concatenation launches one copy an input; a slice update at a device-side offset launches two
+  kernels, one that computes the address and one that copies (the buffer itself is donated).
+* An output without elements launches nothing.
+* A kernel of ours whose input does not lie in row order launches a copy of that input first.
+* Everything else is one launch. MLX may split a product of few rows over the inner dimension, which
+  is a second launch, and long attention in two passes; neither is counted.
 """
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 from unittest.mock import patch
 
 import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.kernels import block_heads, context_kv
-
-Shape = tuple[int, ...]
 
 # Operations that are one kernel on a GPU and a graph of their own elsewhere.
 FAST = {
@@ -26,19 +39,26 @@ FAST = {
     "Attention": (mx.fast, "scaled_dot_product_attention"),
     "Dequantize": (mx, "dequantize"),
 }
+RESHAPES = ("Reshape", "Flatten", "Unflatten")
+VIEWS = {
+    "Broadcast": lambda x, shape: np.broadcast_to(x, shape),
+    "Transpose": lambda x, axes: x.transpose(axes),
+    "ExpandDims": lambda x, axes: np.expand_dims(x, tuple(axes)),
+    "Squeeze": lambda x, axes: np.squeeze(x, tuple(axes)),
+    "Slice": lambda x, start, stop, step: x[tuple(map(slice, start, stop, step))],
+    "Split": lambda x, at, axis: np.split(x, list(at), axis),
+    "StopGradient": lambda x: x,
+    "Depends": lambda x: x,
+    "Copy": lambda x: x,
+}
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(NamedTuple):
     """An array of the graph."""
 
     name: str
-    shape: Shape
+    shape: tuple[int, ...]
     dtype: mx.Dtype
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -74,11 +94,10 @@ class Graph:
         maker = {a.name: p for p in self.primitives for a in p.outputs}
         taken: set[int] = set()
         shared: dict[str, list[Primitive]] = {}
-        first = 0
+        outputs = iter(self.outputs)
         for stage, count in counts.items():
             found: set[int] = set()
-            needed = list(self.outputs[first : first + count])
-            first += count
+            needed = [next(outputs) for _ in range(count)]
             while needed:
                 primitive = maker.get(needed.pop())
                 if primitive is not None and id(primitive) not in taken | found:
@@ -91,30 +110,37 @@ class Graph:
 
 def capture(function: Callable[..., Sequence[mx.array]], *inputs: mx.array) -> Graph:
     """The graph of ``function`` over ``inputs``, of which only shapes and dtypes matter."""
-    primitives: list[Primitive] = []
-    outputs: list[str] = []
+    graph = Graph([], [])
     kernels: list[str] = []
 
     def note(entry: dict) -> None:
         if entry["type"] == "outputs":
-            outputs.extend(name for name, *_ in entry["outputs"])
+            graph.outputs.extend(name for name, *_ in entry["outputs"])
         elif entry["type"] == "primitive":
             ends = (tuple(Array(*a) for a in entry[end]) for end in ("inputs", "outputs"))
-            arguments = tuple(entry["arguments"])
-            kind = entry["name"]
+            kind, arguments = entry["name"], tuple(entry["arguments"])
             if kind == "CustomKernel":
                 # MLX appends the template and the dtypes to the name that the kernel was given.
                 full = arguments[0].removeprefix("custom_kernel_")
                 kind = max((k for k in kernels if full.startswith(k)), key=len)
-            primitives.append(Primitive(kind, *ends, arguments))
+            graph.primitives.append(Primitive(kind, *ends, arguments))
 
-    with as_on_metal(kernels):
+    with _as_on_metal(kernels):
         mx.export_function(note, function, *inputs)
-    return Graph(primitives, outputs)
+    return graph
 
 
 @contextmanager
-def as_on_metal(kernels: list[str]) -> Iterator[None]:
+def kernels_chosen(fused: bool) -> Iterator[None]:
+    """Whether our own kernels are chosen where they support the call, or the plain path."""
+    with ExitStack() as stack:
+        for module in (context_kv, block_heads):
+            stack.enter_context(patch.object(module, "on_metal", lambda: fused))
+        yield
+
+
+@contextmanager
+def _as_on_metal(kernels: list[str]) -> Iterator[None]:
     """While a graph is traced: MLX's fast operations as one kernel each, and our kernels at all.
 
     Args:
@@ -134,15 +160,6 @@ def as_on_metal(kernels: list[str]) -> Iterator[None]:
         for module, attribute, compiled in list(_compiled_functions()):
             stand_in = _stand_in(f"Compiled_{attribute}", compiled)
             stack.enter_context(patch.object(module, attribute, stand_in))
-        yield
-
-
-@contextmanager
-def kernels_chosen(fused: bool) -> Iterator[None]:
-    """Whether our own kernels are chosen where they support the call, or the plain path."""
-    with ExitStack() as stack:
-        for module in (context_kv, block_heads):
-            stack.enter_context(patch.object(module, "on_metal", lambda: fused))
         yield
 
 
@@ -180,31 +197,65 @@ def _compiled_functions() -> Iterator[tuple[object, str, Callable]]:
                     yield module, attribute, value
 
 
-class Layouts:
-    """Where the elements of each array lie, so that views and copies can be told apart.
+Layouts = dict[str, np.ndarray]
+"""Where the elements of arrays lie, by name, so that views and copies can be told apart.
 
-    The layouts are numpy's, over no memory: numpy has the same views, and tells what is contiguous.
+The layouts are numpy's, over no memory: numpy has the same views, and tells what is contiguous.
+"""
+
+
+def launches(primitives: Iterable[Primitive], layouts: Layouts) -> Counter[str]:
+    """How many kernels the primitives launch, by kind.
+
+    Args:
+        primitives: in an order in which they can run.
+        layouts: of what earlier primitives made; those of these are added.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[str, np.ndarray] = {}
-
-    def of(self, array: Array) -> np.ndarray:
-        """The layout of an array; what nothing is known of lies in row order."""
-        return self._known.get(array.name, fresh(array.shape))
-
-    def put(self, array: Array, layout: np.ndarray) -> None:
-        """Remember a layout."""
-        assert layout.shape == array.shape, (array, layout.shape)
-        self._known[array.name] = layout
-
-    def distinct(self, array: Array) -> int:
-        """How many elements lie in memory: a broadcast repeats them without storing them."""
-        layout = self.of(array)
-        return math.prod(n for n, s in zip(layout.shape, layout.strides, strict=True) if s)
+    found: Counter[str] = Counter()
+    for p in primitives:
+        views = _views(p, layouts)
+        if views is not None:
+            layouts |= {a.name: layout for a, layout in zip(p.outputs, views, strict=True)}
+            continue
+        if p.kind == "Attention" and p.inputs[0].shape[2] > 8:
+            # The kernel for many queries writes [B, n, heads, head_dim].
+            (out,) = p.outputs
+            B, heads, n, head_dim = out.shape
+            layouts[out.name] = _fresh((B, n, heads, head_dim)).transpose(0, 2, 1, 3)
+        found[p.kind] += _own_launches(p)
+        if p.kind.startswith("dflash_"):
+            found[p.kind] += sum(not _layout(a, layouts).flags.c_contiguous for a in p.inputs)
+    return +found
 
 
-def fresh(shape: Shape) -> np.ndarray:
+def _own_launches(primitive: Primitive) -> int:
+    if not any(math.prod(a.shape) for a in primitive.outputs):
+        return 0
+    if primitive.kind == "Concatenate":
+        return sum(math.prod(a.shape) > 0 for a in primitive.inputs)
+    return 2 if primitive.kind == "DynamicSliceUpdate" else 1
+
+
+def _views(primitive: Primitive, layouts: Layouts) -> list[np.ndarray] | None:
+    """The layouts of the outputs if they are views of the input, else None."""
+    if primitive.kind in RESHAPES:
+        try:
+            layout = _layout(primitive.inputs[0], layouts)
+            return [np.reshape(layout, primitive.outputs[0].shape, copy=False)]
+        except ValueError:  # numpy would have to copy, and so has MLX
+            return None
+    if primitive.kind not in VIEWS:
+        return None
+    made = VIEWS[primitive.kind](_layout(primitive.inputs[0], layouts), *primitive.arguments)
+    return made if isinstance(made, list) else [made]
+
+
+def _layout(array: Array, layouts: Layouts) -> np.ndarray:
+    """What nothing is known of lies in row order."""
+    return layouts.get(array.name, _fresh(array.shape))
+
+
+def _fresh(shape: tuple[int, ...]) -> np.ndarray:
     """The layout of a new array in row order."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), shape, strides)

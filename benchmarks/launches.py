@@ -1,137 +1,156 @@
 """What does a round launch on Metal? Counted in the graph itself, on any machine.
 
-    python benchmarks/launches.py [--context 1024] [--write]
+    python benchmarks/launches.py [--context 1024]
 
 Takes the graph of one greedy round from MLX, for the embedded pair and for pairs as large as
-Qwen3-4B and 8B without weights, with and without this project's kernels, and counts launches,
-views, bytes and operations stage by stage. Nothing is run. The rules are in metal_costs.py.
-``--write`` puts the tables into results/launches.md and the model made from them into
-results/roofline.md.
+Qwen3-4B without weights, with and without this project's kernels, and counts the launches stage by
+stage. Nothing is run. The rules are in graph.py.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from importlib.metadata import version
 
-import metal_costs
-from common import HERE
-from metal_costs import Cost
-from qwen3 import BLOCK_SIZE, qwen3_pair
-from roofline import page
-from round_graph import STAGES, commit_by_layer, eval_weights, round_costs
+import mlx.core as mx
+from graph import Layouts, capture, kernels_chosen, launches
+from qwen3 import qwen3_pair
 
 import dflash_mlx
+from dflash_mlx.cache.linear import GROWTH, LinearCache, round_up
+from dflash_mlx.engine.choose import Chooser
+from dflash_mlx.engine.round import run_round
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.engine.state import State
 from dflash_mlx.loading.embedded import embedded_drafter, embedded_target
+from dflash_mlx.target.target import Target
 
-BLOCK_SIZES = (4, 8, BLOCK_SIZE)
+STAGES = ("draft", "verify", "accept", "commit")
 NAMES = {
     "SmolLM2-135M 4-bit, drafter 8-bit (the embedded pair)": None,
     "Qwen3-4B bf16": ("4B", None),
     "Qwen3-4B 4-bit, drafter 4-bit": ("4B", 4),
-    "Qwen3-8B 4-bit, drafter 4-bit": ("8B", 4),
 }
+
+
+class _WatchedTarget(Target):
+    """A target that remembers what the last forward took and gave."""
+
+    def __init__(self, target: Target):
+        self.__dict__.update(vars(target))
+
+    def forward(
+        self, ids: mx.array, caches: Sequence[LinearCache]
+    ) -> tuple[mx.array, mx.array | None]:
+        self.block, self.gave = ids, super().forward(ids, caches)
+        return self.gave
+
+
+def round_launches(
+    pair: dflash_mlx.Pair, block_size: int, context: int, fused: bool
+) -> dict[str, Counter[str]]:
+    """What one greedy round of one sequence launches, by stage and kind.
+
+    Args:
+        pair: whose round it is.
+        block_size: of the block that is verified; 1 decodes plainly, with the drafter and its
+            context left out.
+        context: committed positions.
+        fused: whether our own kernels run where they can.
+    """
+    drafter = pair.drafter if block_size > 1 else None
+    example, shapes = _buffers(pair, drafter is not None, context, block_size)
+    layers = len(pair.target.model.layers)
+    counts: dict[str, int] = {}
+
+    def one_round(anchor: mx.array, offset: mx.array, *parts: mx.array) -> list[mx.array]:
+        start = mx.zeros_like(offset)
+        buffers = [
+            LinearCache(keys, values, offset, start if i >= layers else None)
+            for i, (keys, values) in enumerate(zip(parts[::2], parts[1::2], strict=True))
+        ]
+        state = State(anchor, offset, buffers[:layers], buffers[layers:] if drafter else None)
+        state.reserve(context + block_size)
+        target = _WatchedTarget(pair.target)
+        verdict = run_round(target, drafter, Chooser(Sampling()), state, block_size)
+        news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)
+        made = {
+            "draft": [target.block] if drafter else [],
+            # Without a drafter nobody asks for the features, so they are never computed.
+            "verify": [*target.gave[: 2 if drafter else 1], *_written(state.caches)],
+            "accept": [news, state.anchor, state.offset],
+            "commit": _written(state.context or ()),
+        }
+        counts.update({stage: len(arrays) for stage, arrays in made.items()})
+        return [x for arrays in made.values() for x in arrays]
+
+    with kernels_chosen(fused):
+        graph = capture(one_round, *example, *shapes)
+    layouts: Layouts = {}
+    return {name: launches(stage, layouts) for name, stage in graph.stages(counts).items()}
+
+
+def _written(caches: Sequence[LinearCache]) -> list[mx.array]:
+    return [x for cache in caches for x in (cache.keys, cache.values)]
+
+
+def _buffers(
+    pair: dflash_mlx.Pair, drafts: bool, context: int, block_size: int
+) -> tuple[list[mx.array], list[mx.array]]:
+    """Anchor and offset, and keys and values of every cache layer, then of every context layer.
+
+    Their shapes are read off a forward that is built and never run.
+    """
+    stock = pair.target.make_cache()
+    _, features = pair.target.forward(mx.zeros((1, 1), mx.int32), stock)
+    caches = [LinearCache.adopt([c]) for c in stock]
+    if drafts:
+        made = pair.drafter.make_context(mx.zeros(1, mx.int32))
+        for cache in made:
+            cache.reserve(1)
+        pair.drafter.write_context(features, made)
+        caches += made
+    capacity = round_up(context + block_size, GROWTH)
+    parts = [mx.zeros((*x.shape[:2], capacity, x.shape[3]), x.dtype) for x in _written(caches)]
+    return [mx.zeros(1, mx.int32), mx.full((1,), context, mx.int32)], parts
 
 
 def load(sizes: tuple[str, int | None] | None) -> dflash_mlx.Pair:
     """The embedded pair as it runs on a GPU, or one without weights."""
-    if sizes is None:
-        pair, _ = dflash_mlx.load(embedded_target(), embedded_drafter())
-    else:
-        pair = qwen3_pair(*sizes)
-    eval_weights(pair)
+    if sizes is not None:
+        return qwen3_pair(*sizes)
+    pair, _ = dflash_mlx.load(embedded_target(), embedded_drafter())
+    # Loading leaves the target lazy; no graph should begin with its weights.
+    mx.eval(pair.model.parameters())
     return pair
 
 
-def totals(costs: Iterable[Cost]) -> str:
-    """Launches, views, MB and GFLOP as cells of a table."""
-    costs = list(costs)
-    views = sum(not c.launches for c in costs)
-    megabytes, gigaflop = sum(c.bytes for c in costs) / 1e6, sum(c.flops for c in costs) / 1e9
-    return f"{sum(c.launches for c in costs)} | {views} | {megabytes:,.1f} | {gigaflop:,.2f}"
-
-
-def kinds(costs: Iterable[Cost]) -> str:
-    """What is launched, most often first."""
-    launches: Counter[str] = Counter()
-    for cost in costs:
-        launches[cost.kind] += cost.launches
-    return ", ".join(f"{n} {kind}" for kind, n in launches.most_common() if n)
-
-
-def stage_table(name: str, rounds: dict[str, dict[str, list[Cost]]], plain: list[Cost]) -> str:
-    """Launches, bytes and operations of one pair's stages, without and with our kernels."""
-    head = " | ".join(f"{path}: launches | views | MB | GFLOP" for path in rounds)
-    lines = [f"## {name}", "", f"| stage | {head} |", "|" + "---|" * (1 + 4 * len(rounds))]
+def table(pair: dflash_mlx.Pair, block: int, context: int) -> str:
+    """Launches of one pair's stages without and with our kernels, and of a plain step."""
+    plain, ours = (round_launches(pair, block, context, fused) for fused in (False, True))
+    step = sum(round_launches(pair, 1, context, True).values(), Counter())
+    lines = ["| stage | plain MLX | our kernels | launched with them |", "|---|---|---|---|"]
     for stage in STAGES:
-        lines.append(f"| {stage} | " + " | ".join(totals(r[stage]) for r in rounds.values()) + " |")
-    whole = [totals(c for s in r.values() for c in s) for r in rounds.values()]
-    lines.append("| **round** | " + " | ".join(whole) + " |")
-    lines.append("| one plain step | " + " | ".join([totals(plain)] * len(rounds)) + " |")
-    return "\n".join(lines)
-
-
-def commit_table(rounds: dict[str, dict[str, list[Cost]]], by_layer: list[Cost]) -> str:
-    """A commit written three ways."""
-    lines = ["The commit, written three ways:", ""]
-    lines += ["| commit | launches | views | MB | GFLOP | launched |", "|" + "---|" * 6]
-    ways = {"layer by layer": by_layer} | {path: r["commit"] for path, r in rounds.items()}
-    lines += [f"| {way} | {totals(costs)} | {kinds(costs)} |" for way, costs in ways.items()]
-    return "\n".join(lines)
-
-
-def kind_table(stages: dict[str, list[Cost]]) -> str:
-    """Launches of a round by kind of primitive."""
-    lines = ["| stage | launched | only views |", "|---|---|---|"]
-    for stage, costs in stages.items():
-        views = Counter(c.kind for c in costs if not c.launches).most_common()
-        seen = ", ".join(f"{n} {kind}" for kind, n in views)
-        lines.append(f"| {stage} | {kinds(costs)} | {seen} |")
+        kinds = ", ".join(f"{n} {kind}" for kind, n in ours[stage].most_common())
+        lines.append(f"| {stage} | {plain[stage].total()} | {ours[stage].total()} | {kinds} |")
+    totals = [sum(way.values(), Counter()).total() for way in (plain, ours)]
+    lines.append(f"| **round** | {totals[0]} | {totals[1]} | |")
+    lines.append(f"| one plain step | {step.total()} | {step.total()} | |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--context", type=int, default=1024, help="committed rows")
-    parser.add_argument("--write", action="store_true", help="write the pages in results/")
-    args = parser.parse_args()
-    rules = metal_costs.__doc__.split("\n\n", 1)[1]
-    sections = [
-        "# Launches of a round on Metal, counted in its graph\n\n"
-        "By `python benchmarks/launches.py --write`; nothing was run, and no time was measured. "
-        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}; one sequence, greedy, "
-        f"{args.context} committed rows, the drafter's own block size.\n\n{rules}"
-    ]
-    modelled = {}
+    parser.add_argument("--context", type=int, default=1024, help="committed positions")
+    context = parser.parse_args().context
+    print(
+        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}; one sequence, greedy, {context} "
+        "committed positions, the drafter's own block size."
+    )
     for name, sizes in NAMES.items():
-        pair = load(sizes)
-        block = pair.drafter.block_size
-        rounds = {
-            path: round_costs(pair, block, args.context, fused=path == "our kernels")
-            for path in ("plain MLX", "our kernels")
-        }
-        by_block = {
-            size: round_costs(pair, size, args.context, fused=True) for size in (1, *BLOCK_SIZES)
-        }
-        plain = [c for costs in by_block[1].values() for c in costs]
-        sections += [
-            stage_table(f"{name}, block of {block}", rounds, plain),
-            commit_table(rounds, commit_by_layer(pair, block, args.context)),
-            "The whole round with our kernels:\n\n" + kind_table(rounds["our kernels"]),
-        ]
-        if sizes is not None:
-            modelled[name] = by_block
-        pair.release()
-    text = "\n\n".join(sections) + "\n"
-    print(text)
-    if args.write:
-        folder = HERE / "results"
-        folder.mkdir(exist_ok=True)
-        (folder / "launches.md").write_text(text)
-        conditions = (
-            f"Greedy, one sequence, {args.context} committed rows, with this project's kernels."
-        )
-        (folder / "roofline.md").write_text(page(modelled, conditions))
+        with load(sizes) as pair:
+            block = pair.drafter.block_size
+            print(f"\n## {name}, block of {block}\n\n{table(pair, block, context)}", flush=True)
 
 
 if __name__ == "__main__":

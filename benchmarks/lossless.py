@@ -7,19 +7,20 @@ and greedy decoding also ``mlx_lm.stream_generate``. Exit code 1 if anything dif
 """
 
 import argparse
+import itertools
 import sys
 
-import mlx_lm
 from common import machine, prompts
 
 import dflash_mlx
-from dflash_mlx.measure.run import first_difference
+from dflash_mlx.measure.arms import Choice
+from dflash_mlx.measure.run import Case
+from dflash_mlx.measure.verify import Check, verify
 
 
-def verdict(ours: list[int], theirs: list[int]) -> str:
+def verdict(check: Check) -> str:
     """``=`` or the index of the first token that differs."""
-    index = first_difference(ours, theirs)
-    return "=" if index is None else str(index)
+    return "=" if check.difference is None else str(check.difference.index)
 
 
 def main() -> int:
@@ -27,33 +28,20 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=128)
     n = parser.parse_args().max_tokens
     pair, tokenizer = dflash_mlx.load()
-
-    def tokens(prompt: list[int], **options: object) -> tuple[list[int], float]:
-        if options.get("draft", True):
-            options["block_size"] = pair.drafter.block_size
-        responses = list(dflash_mlx.stream_generate(pair, tokenizer, prompt, n, **options))
-        return [r.token for r in responses], responses[-1].tau
+    cases = [Case(name, "", 0, prompt) for name, prompt in prompts(tokenizer).items()]
+    sizes, sampled = [pair.drafter.block_size], Choice(temp=0.8, seed=1)
+    checks = verify(pair, tokenizer, cases, sizes, sampled, n, lambda _: None)
 
     print(f"{machine()}, {n} tokens\n")
     print("| prompt | tokens | τ greedy | greedy | = mlx-lm | τ T=0.8 | coupled T=0.8 |")
     print("|---|---|---|---|---|---|---|")
     differing = 0
-    for name, prompt in prompts(tokenizer).items():
-        plain, _ = tokens(prompt, draft=False)
-        greedy, tau = tokens(prompt)
-        theirs = [r.token for r in mlx_lm.stream_generate(pair.model, tokenizer, prompt, n)]
-        warm = {"temp": 0.8, "seed": 1}
-        sampled_plain, _ = tokens(prompt, draft=False, **warm)
-        sampled, sampled_tau = tokens(prompt, **warm)
-        verdicts = [
-            verdict(greedy, plain),
-            verdict(greedy, theirs),
-            verdict(sampled, sampled_plain),
-        ]
-        differing += sum(v != "=" for v in verdicts)
+    for case in cases:
+        greedy, theirs, warm = found = list(itertools.islice(checks, 3))
+        differing += sum(check.difference is not None for check in found)
         print(
-            f"| {name} | {len(plain)} | {tau:.2f} | {verdicts[0]} | {verdicts[1]} "
-            f"| {sampled_tau:.2f} | {verdicts[2]} |",
+            f"| {case.prompt} | {greedy.tokens} | {greedy.tau:.2f} | {verdict(greedy)} "
+            f"| {verdict(theirs)} | {warm.tau:.2f} | {verdict(warm)} |",
             flush=True,
         )
     print(f"\n{differing or 'no'} differences (= equal, else the first differing token)")

@@ -10,30 +10,43 @@ ever filled in for it. The project must be installed with its tests: ``pip insta
 
 import argparse
 import json
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import mac_kernels
-import mac_round
 import mlx.core as mx
-from common import HERE
+from common import HERE, prompts, stages
+from graph import kernels_chosen
 from mac_report import markdown
-from roofline import CHIPS
 
 import dflash_mlx
 from dflash_mlx.kernels.metal import on_metal
+from dflash_mlx.measure import run
+from dflash_mlx.measure.arms import Choice, mlx_lm_arms, our_arms
+from dflash_mlx.measure.machine import describe_machine, output_of
 
 PARTS = ("tests", "bandwidth", "kernels", "round")
+PROMPTS = 3
+BANDWIDTHS = {
+    "M1 Max, 32 cores": 400,
+    "M2 Ultra, 76 cores": 800,
+    "M3 Max, 40 cores": 400,
+    "M4, 10 cores": 120,
+    "M4 Pro, 20 cores": 273,
+    "M4 Max, 40 cores": 546,
+    "M5, 10 cores": 153,
+    "M5 Max, 40 cores": 614,
+}
+"""GB/s that Apple publishes, by chip and GPU cores: one chip's name may stand for several."""
 
 
 @dataclass
@@ -51,38 +64,20 @@ class Part:
 
 def machine() -> dict[str, Any]:
     """Chip, memory and versions. Nothing that names the owner."""
-
-    def ask(*command: str) -> str | None:
-        try:
-            return subprocess.run(
-                command, capture_output=True, text=True, check=True
-            ).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            return None
-
-    chip = cores = None
-    if sys.platform == "darwin":
-        chip = ask("sysctl", "-n", "machdep.cpu.brand_string")
-        displays = ask("system_profiler", "SPDisplaysDataType") or ""
-        found = re.search(r"Total Number of Cores: (\d+)", displays)
-        cores = int(found[1]) if found else None
-    packages = ("mlx", "mlx-lm", "dflash-mlx")
-    return {
-        "chip": chip,
+    found = describe_machine()
+    displays = output_of("system_profiler", "SPDisplaysDataType")
+    cores = re.search(r"Total Number of Cores: (\d+)", displays)
+    cores = int(cores[1]) if cores else None
+    return found | {
         "gpu_cores": cores,
-        "published_gb_per_s": published_bandwidth(chip, cores),
-        "system": f"{platform.system()} {platform.mac_ver()[0] or platform.release()}",
-        "device": str(mx.default_device()),
+        "published_gb_per_s": published_bandwidth(found["chip"], cores),
         "gpu": mx.device_info() if on_metal() else None,
-        "versions": {name: version(name) for name in packages}
-        | {"python": platform.python_version()},
     }
 
 
-def published_bandwidth(chip: str | None, cores: int | None) -> float | None:
-    """GB/s that Apple names for this chip with so many GPU cores, if roofline.py knows it."""
-    name = f"{(chip or '').removeprefix('Apple ')}, {cores} cores"
-    return next((c.bandwidth for c in CHIPS if c.name == name), None)
+def published_bandwidth(chip: str, cores: int | None) -> float | None:
+    """GB/s that Apple names for this chip with so many GPU cores, if we know it."""
+    return BANDWIDTHS.get(f"{chip.removeprefix('Apple ')}, {cores} cores")
 
 
 def kernel_tests(paths: Sequence[str] = ("tests/metal",)) -> dict[str, Any]:
@@ -110,12 +105,41 @@ def kernel_tests(paths: Sequence[str] = ("tests/metal",)) -> dict[str, Any]:
     }
 
 
-def one_round(model: str | None, draft_model: str | None) -> dict[str, Any]:
-    """A round of this pair, or of the embedded one."""
+def one_round(
+    model: str | None, draft_model: str | None, tokens: int = 128, times: int = 15
+) -> dict[str, Any]:
+    """A round of this pair or the embedded one: its stages, and whole texts beside plain's.
+
+    Args:
+        model: the target, or None.
+        draft_model: its drafter, or None.
+        tokens: length of the texts.
+        times: how often a stage is timed.
+    """
     pair, tokenizer = dflash_mlx.load(model, draft_model)
     with pair:
-        names = {"model": model or "the embedded pair", "draft_model": draft_model}
-        return names | mac_round.rounds(pair, tokenizer)
+        size, chosen = pair.drafter.block_size, list(prompts(tokenizer).items())[:PROMPTS]
+        ways = {"as chosen": nullcontext()}
+        if on_metal():
+            ways["plain MLX"] = kernels_chosen(False)
+        times_of: dict[str, dict[str, float]] = {}
+        for name, way in ways.items():
+            with way:
+                times_of[name] = stages(pair, chosen[0][1], size, times)
+        arms = our_arms(pair, tokenizer, Choice(), [size])
+        arms += mlx_lm_arms(pair.model, tokenizer, Choice())
+        return {
+            "model": model or "the embedded pair",
+            "draft_model": draft_model,
+            "block_size": size,
+            "kernels": pair.drafter.kernels(size),
+            "stage_seconds": times_of,
+            "generations": [
+                asdict(run.measure(arm, run.Case(name, "", 0, prompt), tokens, 0)[0])
+                for name, prompt in chosen
+                for arm in arms
+            ],
+        }
 
 
 def measure(work: Callable[[], Any], skip: bool, needs_gpu: bool) -> Part:

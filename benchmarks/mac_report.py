@@ -9,7 +9,7 @@ def markdown(report: dict[str, Any]) -> str:
     machine = report["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     published = machine["published_gb_per_s"]
-    chip = machine["chip"] or "not an Apple chip"
+    chip = machine["chip"]
     if machine["gpu_cores"]:
         chip += f" with {machine['gpu_cores']} GPU cores"
     lines = [
@@ -68,7 +68,7 @@ def _kernels(result: list[dict[str, Any]], report: dict[str, Any]) -> list[str]:
 
 
 def _round(result: dict[str, Any], _: dict[str, Any]) -> list[str]:
-    stages = result["stages_ms"]
+    stages = result["stage_seconds"]
     names = list(next(iter(stages.values())))
     lines = [
         f"{result['model']}, drafter {result['draft_model'] or 'embedded'}, block of "
@@ -79,13 +79,9 @@ def _round(result: dict[str, Any], _: dict[str, Any]) -> list[str]:
         "|---|" + "---|" * len(names),
     ]
     for way, times in stages.items():
-        lines.append(f"| {way} | {' | '.join(f'{times[n]:.2f}' for n in names)} |")
-    lines += [
-        "",
-        "| prompt | tokens | τ | drafting tokens/s | plain tokens/s | mlx-lm tokens/s |",
-        "|---|---|---|---|---|---|",
-    ]
+        lines.append(f"| {way} | {' | '.join(f'{1e3 * times[n]:.2f}' for n in names)} |")
+    lines += ["", "| prompt | way | tokens | τ | tokens/s |", "|---|---|---|---|---|"]
     for g in result["generations"]:
-        speeds = " | ".join(f"{g[k]:.1f}" for k in ("drafting_tps", "plain_tps", "mlx_lm_tps"))
-        lines.append(f"| {g['prompt']} | {g['tokens']} | {g['tau']:.2f} | {speeds} |")
+        cells = [g["prompt"], g["arm"], str(g["tokens"]), f"{g['tau']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} | {g['reported_decode_tps']:.1f} |")
     return lines

@@ -1,7 +1,7 @@
 """Models with the sizes of real ones and without their weights.
 
-Sizes are those of the config.json of Qwen/Qwen3-1.7B, Qwen/Qwen3-4B, Qwen/Qwen3-8B and of z-lab's
-DFlash drafters for the latter two.
+Sizes are those of the config.json of Qwen/Qwen3-1.7B, Qwen/Qwen3-4B and of z-lab's DFlash drafter
+for the latter.
 """
 
 import mlx.core as mx
@@ -27,10 +27,8 @@ COMMON = {
 SIZES = {
     "1.7B": {"hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16},
     "4B": {"hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32},
-    "8B": {"hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32},
 }
-TARGET_LAYERS = {"1.7B": 28, "4B": 36, "8B": 36}
-TIED = {"1.7B": True, "4B": True, "8B": False}
+TARGET_LAYERS = {"1.7B": 28, "4B": 36}
 DRAFTER_LAYERS = 5
 TAPS = (1, 9, 17, 25, 33)
 THETA = 1_000_000.0
@@ -42,7 +40,7 @@ def qwen3_pair(size: str, bits: int | None) -> Pair:
     Every weight is one zero, broadcast: it has a shape, a dtype and no memory.
 
     Args:
-        size: ``"4B"`` or ``"8B"``.
+        size: ``"1.7B"`` or ``"4B"``.
         bits: of both models' weights, in groups of 64, with bfloat16 scales; None is bfloat16.
     """
     sizes = COMMON | SIZES[size]
@@ -76,7 +74,7 @@ def _args(size: str) -> qwen3.ModelArgs:
     return qwen3.ModelArgs(
         model_type="qwen3",
         num_hidden_layers=TARGET_LAYERS[size],
-        tie_word_embeddings=TIED[size],
+        tie_word_embeddings=True,
         rope_theta=THETA,
         **COMMON,
         **SIZES[size],

@@ -17,62 +17,20 @@ from statistics import median
 
 import mlx.core as mx
 import mlx_lm
-from common import ScriptedDrafter, machine, prompts
+from common import ScriptedDrafter, machine, prompts, stages
 
 import dflash_mlx
-from dflash_mlx.cache.linear import LinearCache
 from dflash_mlx.engine import queue
-from dflash_mlx.engine.choose import Chooser
-from dflash_mlx.engine.prefill import prefill
-from dflash_mlx.engine.sampling import Sampling
-from dflash_mlx.engine.state import State
-
-
-def seconds(work: Callable[[], object], times: int = 15) -> float:
-    """Median time of ``work``, which returns arrays to be waited for."""
-    taken = []
-    for _ in range(times):
-        begun = time.perf_counter()
-        mx.eval(work())
-        taken.append(time.perf_counter() - begun)
-    return median(taken)
-
-
-def stages(pair: dflash_mlx.Pair, tokens: list[int], block_size: int) -> dict[str, float]:
-    """Seconds of a round's stages, each alone, at the context that ``tokens`` make."""
-    target, drafter, chooser = pair.target, pair.drafter, Chooser(Sampling())
-    caches = target.make_cache()
-    context = drafter.make_context(mx.array([0], mx.int32))
-    prefill(target, drafter, tokens[:-1], caches, context, 0, 2048, lambda *_: None)
-    offset = mx.array([len(tokens) - 1], mx.int32)
-    adopted = [LinearCache.adopt([c]) for c in caches]
-    state = State(mx.array([tokens[-1]], mx.int32), offset, adopted, context)
-    state.reserve(len(tokens) + block_size)
-
-    def draft() -> list[mx.array]:
-        drafts = chooser.draft(drafter.draft(state.anchor, block_size, context), state)
-        return [drafts.tokens]
-
-    def verify() -> list[mx.array]:
-        logits, features = target.forward(block, adopted)
-        return [mx.argmax(logits, axis=-1), features]
-
-    def rest() -> list[mx.array]:
-        verdict = chooser.judge(drafts, logits, state)
-        drafter.write_context(features, context)
-        return [verdict.tokens, verdict.accepted, *[c.keys for c in context]]
-
-    drafts = chooser.draft(drafter.draft(state.anchor, block_size, context), state)
-    block = mx.concatenate([state.anchor[:, None], drafts.tokens], axis=1)
-    logits, features = target.forward(block, adopted)
-    mx.eval(block, logits, features)
-    return {"draft": seconds(draft), "verify": seconds(verify), "rest": seconds(rest)}
 
 
 @contextmanager
 def watched(log: list[tuple[str, float]]) -> Iterator[None]:
-    """Log the seconds of each graph built, each submission and each blocking read, in order."""
-    plain = {"build": queue.run_round, "submit": mx.async_eval, "read": mx.array.tolist}
+    """Log the seconds of each graph built, each submission of one and each blocking read."""
+    plain = {
+        "build": queue.run_round,
+        "submit": queue.RoundQueue.submit,
+        "read": mx.array.tolist,
+    }
 
     def timed(name: str) -> Callable[..., object]:
         def call(*args: object) -> object:
@@ -83,11 +41,11 @@ def watched(log: list[tuple[str, float]]) -> Iterator[None]:
 
         return call
 
-    queue.run_round, mx.async_eval, mx.array.tolist = map(timed, plain)
+    queue.run_round, queue.RoundQueue.submit, mx.array.tolist = map(timed, plain)
     try:
         yield
     finally:
-        queue.run_round, mx.async_eval, mx.array.tolist = plain.values()
+        queue.run_round, queue.RoundQueue.submit, mx.array.tolist = plain.values()
 
 
 def host_log(pair: dflash_mlx.Pair, tokenizer: object, prompt: list[int], n: int) -> str:
@@ -105,8 +63,9 @@ def host_log(pair: dflash_mlx.Pair, tokenizer: object, prompt: list[int], n: int
         name: 1e3 * median(t for kind, t in log if kind == name)
         for name in ("build", "submit", "read")
     }
+    given = times["submit"] - times["build"]
     return (
-        f"host, a round: {times['build']:.2f} ms building the graph, {times['submit']:.2f} ms in "
+        f"host, a round: {times['build']:.2f} ms building the graph, {given:.2f} ms in "
         f"async_eval, {times['read']:.2f} ms waiting in the read\n"
         f"blocking reads: {reads} in {rounds} rounds; {ahead} of them with the next round queued "
         "already (none is queued ahead of a round that may be the last)"
@@ -141,7 +100,7 @@ def main() -> None:
             )
             late = stages(scripted, truth, block_size)
             *_, theirs = mlx_lm.stream_generate(pair.model, tokenizer, prompt, n)
-            cost = {k: (early[k] + late[k]) / 2 for k in early}
+            cost = {k: (early[k] + late[k]) / 2 for k in ("draft", "verify", "rest")}
             ideal = last.tau / (cost["draft"] + cost["verify"])
             speed = last.generation_tps
             ratio = speed / theirs.generation_tps

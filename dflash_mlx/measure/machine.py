@@ -20,7 +20,7 @@ def chip() -> str:
     """The processor's name."""
     name = ""
     if sys.platform == "darwin":
-        name = _output("sysctl", "-n", "machdep.cpu.brand_string")
+        name = output_of("sysctl", "-n", "machdep.cpu.brand_string")
     elif Path("/proc/cpuinfo").is_file():
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         name = found[1] if found else ""
@@ -37,7 +37,7 @@ def free_memory() -> int | None:
     if sys.platform == "darwin":
         # Inactive and speculative pages are given up when somebody needs them.
         pages = r"^Pages (?:free|inactive|speculative):\s+(\d+)"
-        counts = re.findall(pages, _output("vm_stat"), re.MULTILINE)
+        counts = re.findall(pages, output_of("vm_stat"), re.MULTILINE)
         return os.sysconf("SC_PAGE_SIZE") * sum(map(int, counts)) if counts else None
     meminfo = Path("/proc/meminfo")
     text = meminfo.read_text() if meminfo.is_file() else ""
@@ -81,7 +81,7 @@ def describe_model(name: str | None, revision: str | None = None) -> dict[str, o
     return {"name": name or "embedded", "revision": revision, "commit": commit}
 
 
-def _output(*command: str) -> str:
+def output_of(*command: str) -> str:
     """What a command of the system prints, or nothing if it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

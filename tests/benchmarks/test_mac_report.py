@@ -4,12 +4,11 @@ import json
 
 import mac
 import mac_kernels
-import mac_round
 import mlx.core as mx
 import pytest
+from support.folders import save_drafter, save_target
 from support.launches import Launches
 
-import dflash_mlx
 from dflash_mlx.kernels import block_heads, context_kv
 
 
@@ -53,7 +52,7 @@ def test_wrong_arguments(arguments):
 def test_published_bandwidth_is_the_very_chips():
     assert mac.published_bandwidth("Apple M3 Max", 40) == 400
     assert mac.published_bandwidth("Apple M3 Max", 30) is None
-    assert mac.published_bandwidth(None, None) is None
+    assert mac.published_bandwidth("Some Processor", None) is None
 
 
 def test_bandwidth_counts_read_and_write():
@@ -112,19 +111,24 @@ def test_outcomes_of_the_kernel_tests(tmp_path):
         mac.kernel_tests([str(tmp_path / "absent.py")])
 
 
-@pytest.mark.pair
-def test_round_of_the_embedded_pair(target_folder, tmp_path, monkeypatch):
-    def quick(pair: dflash_mlx.Pair, tokenizer: object) -> dict:
-        return rounds(pair, tokenizer, tokens=8, times=1)
+def test_round_of_a_pair(tmp_path, monkeypatch):
+    def quick(*models: str | None) -> dict:
+        return one_round(*models, tokens=8, times=1)
 
-    rounds = mac_round.rounds
-    monkeypatch.setattr(mac_round, "rounds", quick)
-    monkeypatch.setattr(mac_round, "PROMPTS", 1)
-    mac.main(["--out", str(tmp_path), "--skip", "tests,bandwidth,kernels"])
+    one_round = mac.one_round
+    monkeypatch.setattr(mac, "one_round", quick)
+    monkeypatch.setattr(mac, "PROMPTS", 1)
+    save_target(tmp_path / "target")
+    save_drafter(tmp_path / "drafter")
+    pair = ["--model", str(tmp_path / "target"), "--draft-model", str(tmp_path / "drafter")]
+    mac.main(["--out", str(tmp_path), "--skip", "tests,bandwidth,kernels", *pair])
     report, page = written(tmp_path)
     found = report["parts"]["round"]["result"]
-    assert all(ms > 0 for times in found["stages_ms"].values() for ms in times.values())
-    (generation,) = found["generations"]
-    assert generation["tokens"] == 8
+    assert all(s > 0 for times in found["stage_seconds"].values() for s in times.values())
+    assert [(g["arm"], g["tokens"]) for g in found["generations"]] == [
+        ("plain", 8),
+        ("block 8", 8),
+        ("mlx-lm", 8),
+    ]
     assert "| as chosen |" in page
     assert "Kernels: context K/V " in page
