@@ -30,7 +30,7 @@ from dflash_mlx.loading.loader import load_drafter
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Blocks, Sequence, sample_blocks
 from dflash_mlx.train.design import Shape, design, new_drafter
-from dflash_mlx.train.learner import Features, Learner, Sums
+from dflash_mlx.train.learner import Encoding, Learner, Sums
 from dflash_mlx.train.losses import Objective, default_gamma
 from dflash_mlx.train.optimizer import Updater
 from dflash_mlx.train.options import Options
@@ -109,19 +109,19 @@ def measure(learner: Learner, text: Sequence, blocks: Blocks, repeats: int) -> d
     """Seconds of the step and of its parts."""
     parameters = learner.parameters()
     updater = Updater(parameters, 1e-4)
-    features = learner.features(mx.array(text.tokens))
-    mx.eval(features.taps, parameters)
+    encoding = learner.encode(mx.array(text.tokens))
+    mx.eval(encoding.features, parameters)
     gradients = {k: mx.zeros_like(v) for k, v in parameters.items()}
 
     def target() -> None:
-        mx.eval(learner.features(mx.array(text.tokens)).taps)
+        mx.eval(learner.encode(mx.array(text.tokens)).features)
 
     def learn() -> None:
-        learner.add(parameters, features, blocks, Sums.zero())
+        learner.add(parameters, encoding, blocks, Sums.zero())
 
     seconds = {
         "target forward": best_of(target, repeats),
-        "drafter": best_of(lambda: without_head(learner, parameters, features, blocks), repeats),
+        "drafter": best_of(lambda: without_head(learner, parameters, encoding, blocks), repeats),
         "learn": best_of(learn, repeats),
         "update": best_of(lambda: updater.update(gradients), repeats),
     }
@@ -133,7 +133,7 @@ def measure(learner: Learner, text: Sequence, blocks: Blocks, repeats: int) -> d
 
 
 def without_head(
-    learner: Learner, parameters: dict[str, mx.array], features: Features, blocks: Blocks
+    learner: Learner, parameters: dict[str, mx.array], encoding: Encoding, blocks: Blocks
 ) -> None:
     """Forward and backward through the drafter with a loss that costs nothing."""
     logits, losses = learner.logits, learner.losses
@@ -142,7 +142,7 @@ def without_head(
         hidden.astype(mx.float32).mean(axis=-1),
         mx.ones(hidden.shape[:2]),
     )
-    learner.add(parameters, features, blocks, Sums.zero())
+    learner.add(parameters, encoding, blocks, Sums.zero())
     learner.logits, learner.losses = logits, losses
 
 

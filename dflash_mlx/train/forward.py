@@ -7,68 +7,117 @@ them. The context K/V of a sequence are computed once and shared by all of its b
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_unflatten
 
-from ..drafter.config import DrafterConfig
-from ..drafter.masks import layer_visibility
+from ..cache.linear import round_up
+from ..drafter.masks import Visibility, layer_visibility
 from ..drafter.model import DecoderLayer, Drafter
 from ..drafter.rope import RoPE
 from ..errors import UserError
 from ..kernels.norm_rope import norm_rope
-from .masks import visible
+from ..target.target import Target
+from .blocks import Blocks
 
-ContextKV = list[tuple[mx.array, mx.array]]
+Parameters = dict[str, mx.array]
+KeysValues = tuple[mx.array, mx.array]
+
+# Context is cut at a multiple of this, so that chunks share the shapes of their buffers.
+CONTEXT_STEP = 64
+# Stands for minus infinity where a difference of two of them must not become NaN.
+_NEVER = -1e9
 
 
 class BlockForward:
-    """The two halves of the forward, over a drafter whose context is not stacked.
+    """A drafter over blocks, with the target's embedding table and head.
 
     Args:
-        drafter: its parameters may be replaced between calls, as differentiation does.
+        drafter: with all its projections unquantized and not stacked. Its parameters are only a
+            place to put the arrays that :meth:`use` is given.
+        target: embeds the blocks and turns hidden states into logits; gradients pass through.
+        dtype: of the forward.
+
+    Raises:
+        UserError: the drafter has a part that this trainer cannot train.
     """
 
-    def __init__(self, drafter: Drafter):
-        self._drafter = drafter
-        self._config: DrafterConfig = drafter.config
-        self._visibility = layer_visibility(drafter.config)
-        self._rope = RoPE(drafter.config.head_dim, drafter.config.rope)
+    def __init__(self, drafter: Drafter, target: Target, dtype: mx.Dtype = mx.float32):
+        check_trainable(drafter)
+        self.drafter, self.target, self.dtype = drafter, target, dtype
+        self.config = drafter.config
+        self._visibility = layer_visibility(self.config)
+        self._rope = RoPE(self.config.head_dim, self.config.rope)
 
-    def context(self, features: mx.array) -> ContextKV:
+    def use(self, parameters: Parameters) -> None:
+        """Compute with these parameters from now on, rounded to the forward's dtype."""
+        rounded = [(name, value.astype(self.dtype)) for name, value in parameters.items()]
+        self.drafter.update(tree_unflatten(rounded))
+
+    def context(self, features: mx.array) -> list[KeysValues]:
         """Keys and values of every layer, each ``[kv_heads, S, head_dim]``.
 
         Args:
             features: ``[S, taps * target_hidden]``, of the sequence from its first token on.
         """
-        drafter, c = self._drafter, features
+        drafter, c = self.drafter, features
         if "hidden_dim_adapter" in drafter:
-            taps = c.reshape(len(c), -1, self._config.target_hidden_size)
+            taps = c.reshape(len(c), -1, self.config.target_hidden_size)
             c = drafter.hidden_dim_adapter(taps).reshape(len(c), -1)
-        c = drafter.hidden_norm(drafter.fc(c) if "fc" in drafter else c)
+        c = drafter.hidden_norm(drafter.fc(c) if "fc" in drafter else c)[None]
         start = mx.zeros((1,), mx.int32)
-        return [self._keys_values(layer.self_attn, c[None], start) for layer in drafter.layers]
+        context = []
+        for attention in (layer.self_attn for layer in drafter.layers):
+            keys = self._heads(attention.k_proj(c), attention.k_norm, start)
+            values = attention.v_proj(c).reshape(*c.shape[:2], -1, self.config.head_dim)
+            context.append((keys[0], values[0].transpose(1, 0, 2)))
+        return context
 
-    def __call__(self, x: mx.array, anchors: mx.array, context: ContextKV) -> mx.array:
-        """Hidden states ``[N, b, hidden]`` after the final norm.
-
-        Args:
-            x: the blocks' input embeddings ``[N, b, hidden]``.
-            anchors: ``[N]`` int32, the positions of their first rows.
-            context: keys and values up to the last anchor at least.
-        """
-        kinds, keys = self._visibility, context[0][0].shape[1]
+    def hidden(self, blocks: Blocks, context: list[KeysValues]) -> mx.array:
+        """Hidden states ``[N, b - 1, hidden]`` after the final norm, without the anchors'."""
+        anchors, x = mx.array(blocks.anchors), self._embed(blocks)
+        keys = min(round_up(int(blocks.anchors[-1]) + 1, CONTEXT_STEP), context[0][0].shape[1])
+        kinds = self._visibility
         masks = {sees: visible(sees, anchors, x.shape[1], keys) for sees in kinds}
-        for layer, sees, kv in zip(self._drafter.layers, kinds, context, strict=True):
-            x = self.layer(layer, x, anchors, kv, masks[sees])
-        return self._drafter.norm(x)
+        for layer, sees, (k, v) in zip(self.drafter.layers, kinds, context, strict=True):
+            x = self._layer(layer, x, anchors, (k[:, :keys], v[:, :keys]), masks[sees])
+        return self.drafter.norm(x)[:, 1:]
 
-    def layer(
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Logits ``[N, b - 1, vocab]`` of hidden states, float32."""
+        multiplier, cap = self.config.output_multiplier, self.config.final_logit_softcapping
+        logits = self.target.head_raw(hidden.astype(self.target.dtype)).astype(mx.float32)
+        if multiplier != 1.0:
+            logits = logits * multiplier
+        if cap is not None:
+            logits = mx.tanh(logits / cap) * cap
+        return self.only_known(logits)
+
+    def only_known(self, logits: mx.array) -> mx.array:
+        """Without the tokens of a padded table that the drafter was not trained on."""
+        if self.config.vocab_size >= self.target.vocab_size:
+            return logits
+        return mx.where(mx.arange(logits.shape[-1]) < self.config.vocab_size, logits, _NEVER)
+
+    def _embed(self, blocks: Blocks) -> mx.array:
+        """Input embeddings ``[N, b, hidden]``: the given tokens, then the mask token."""
+        config, target = self.config, self.target
+        lookup = target.embed if config.embed_scale == "target" else target.embed_raw
+        known = lookup(mx.array(blocks.tokens)) * config.input_embedding_scale
+        if config.has_mask_embedding:
+            mask = self.drafter.mask_embedding
+        else:
+            mask = lookup(mx.array([config.mask_token_id]))[0] * config.input_embedding_scale
+        is_given = mx.arange(blocks.tokens.shape[1]) < mx.array(blocks.given)[:, None]
+        return mx.where(is_given[..., None], known, mask).astype(self.dtype)
+
+    def _layer(
         self,
         layer: DecoderLayer,
         x: mx.array,
         anchors: mx.array,
-        context: tuple[mx.array, mx.array],
+        context: KeysValues,
         mask: mx.array,
     ) -> mx.array:
-        """One layer's ``[N, b, hidden]``, of its context and a mask of :func:`.masks.visible`."""
+        """One layer's ``[N, b, hidden]``, of its context and a mask of :func:`visible`."""
 
         def attend(h: mx.array) -> mx.array:
             return self._attend(layer.self_attn, h, anchors, context, mask)
@@ -80,37 +129,29 @@ class BlockForward:
 
     def _heads(self, x: mx.array, norm: nn.RMSNorm, offset: mx.array) -> mx.array:
         """Normed and rotated heads ``[N, heads, n, head_dim]`` of products ``[N, n, …]``."""
-        x = x.reshape(*x.shape[:2], -1, self._config.head_dim)
+        x = x.reshape(*x.shape[:2], -1, self.config.head_dim)
         weight = norm.weight.astype(mx.float32) * self._rope.amplitude
         return norm_rope(x, weight, self._rope.periods, offset, norm.eps, self._rope.traditional)
-
-    def _keys_values(
-        self, attention: nn.Module, c: mx.array, offset: mx.array
-    ) -> tuple[mx.array, mx.array]:
-        """K and V of context rows ``c [1, S, hidden]``, each ``[kv_heads, S, head_dim]``."""
-        keys = self._heads(attention.k_proj(c), attention.k_norm, offset)
-        values = attention.v_proj(c).reshape(*c.shape[:2], -1, self._config.head_dim)
-        return keys[0], values[0].transpose(1, 0, 2)
 
     def _attend(
         self,
         attention: nn.Module,
         x: mx.array,
         anchors: mx.array,
-        context: tuple[mx.array, mx.array],
+        context: KeysValues,
         mask: mx.array,
     ) -> mx.array:
-        """Attention of ``N`` blocks over the shared context and each block's own rows.
+        """Attention of ``N`` blocks over the shared context and each block's own positions.
 
-        The scores of the two are computed apart and normalized together, so that the rows of other
-        blocks, most of all keys, are never multiplied at all.
+        The scores of the two are computed apart and normalized together, so that the positions of
+        other blocks, most of all keys, are never multiplied at all.
         """
         N, b, _ = x.shape
-        kv_heads, dim = self._config.num_key_value_heads, self._config.head_dim
+        kv_heads, dim = self.config.num_key_value_heads, self.config.head_dim
         q = self._heads(attention.q_proj(x), attention.q_norm, anchors) * attention.scale
         k = self._heads(attention.k_proj(x), attention.k_norm, anchors)
         v = attention.v_proj(x).reshape(N, b, kv_heads, dim).transpose(2, 0, 1, 3)
-        # Grouped queries become further rows of their key/value head.
+        # Grouped queries become further positions of their key/value head.
         q = q.reshape(N, kv_heads, -1, dim).transpose(1, 0, 2, 3)
         k = k.transpose(1, 0, 2, 3)
         keys, values = context
@@ -127,6 +168,37 @@ class BlockForward:
         out = out.reshape(q.shape) + own @ v
         out = out.reshape(kv_heads, N, -1, b, dim).transpose(1, 3, 0, 2, 4)
         return attention.o_proj(out.reshape(N, b, -1))
+
+
+def visible(sees: Visibility, anchors: mx.array, block_size: int, keys: int) -> mx.array:
+    """Whether each position of each block sees each key, ``[N, b, keys + b]``.
+
+    The keys are ``keys`` context positions, from 0 on, and then the block's own. Context is visible
+    strictly before the anchor: the target's features at the anchor do not exist yet when the block
+    is drafted. Other blocks are no keys at all.
+
+    Args:
+        sees: what the layer's positions see.
+        anchors: ``[N]`` int32.
+        block_size: positions of a block.
+        keys: context positions.
+    """
+    row, key = mx.arange(block_size), mx.arange(keys)
+    anchor = anchors[:, None, None]
+    before = key < anchor
+    own = mx.ones((block_size, block_size), mx.bool_)
+    if sees.causal:
+        own = own & (row <= row[:, None])
+    if sees.window is not None and sees.rule == "anchor":
+        before = before & (key >= anchor - sees.window)
+    elif sees.window is not None:
+        before = before & (key > anchor + row[:, None] - sees.window)
+        own = own & (mx.abs(row[:, None] - row) < sees.window)
+    shape = (len(anchors), block_size)
+    return mx.concatenate(
+        [mx.broadcast_to(before, (*shape, keys)), mx.broadcast_to(own, (*shape, block_size))],
+        axis=-1,
+    )
 
 
 def check_trainable(drafter: Drafter) -> None:

@@ -1,61 +1,41 @@
 """Evaluation on held-out sequences: the loss, accuracies by position, and the simulated τ."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 
-from ..engine.statistics import Statistics
-from .blocks import Sequence, make_blocks
-from .features import FeatureSource
-from .learner import Learner, Parameters
+from ..drafter.selector import SelectorWalk
+from .blocks import Blocks, Sequence, make_blocks
+from .feature_cache import FeatureCache
+from .forward import BlockForward, KeysValues, Parameters
+from .learner import Learner
 
 
-@dataclass
 class Evaluation:
     """What blocks at every anchor of some sequences come to.
 
+    Args:
+        counts: all of it as numbers ``[3 b + 1]``, which may be those of several processes summed.
+
     Attributes:
-        loss: sum of ``w * loss``, and ``weight`` of ``w``.
-        right: ``[b - 1]``, active rows by position whose draft is the text's token.
-        active: ``[b - 1]``, all active rows by position.
-        rounds: the rounds of a simulated generation.
-        tokens: the tokens that they emitted.
+        totals: ``[3]``: ``w * loss``, ``w``, and the tokens that simulated rounds emitted.
+        rounds: ``[b]``, those rounds by their number of accepted drafts.
+        right: ``[b - 1]``, active positions whose draft is the text's token.
+        active: ``[b - 1]``, all active positions.
     """
 
-    block_size: int
-    loss: float = 0.0
-    weight: float = 0.0
-    right: np.ndarray = field(init=False)
-    active: np.ndarray = field(init=False)
-    rounds: Statistics = field(default_factory=Statistics)
-    tokens: int = 0
-
-    def __post_init__(self) -> None:
-        self.right, self.active = np.zeros((2, self.block_size - 1), np.int64)
-
-    def counts(self) -> np.ndarray:
-        """All of it as numbers ``[3 b + 1]``, to be summed over processes."""
-        rounds = [self.rounds.accepted[n] for n in range(self.block_size)]
-        return np.array(
-            [self.loss, self.weight, self.tokens, *rounds, *self.right, *self.active], np.float64
-        )
-
-    @classmethod
-    def of(cls, counts: np.ndarray) -> "Evaluation":
-        """The evaluation that has these :meth:`counts`."""
-        size = (len(counts) - 1) // 3
-        result = cls(size, *counts[:2].tolist(), tokens=int(counts[2]))
-        for accepted, number in enumerate(counts[3 : 3 + size].astype(int).tolist()):
-            result.rounds.rounds[size] += number
-            result.rounds.accepted[accepted] += number
-        result.right, result.active = np.split(counts[3 + size :].astype(np.int64), 2)
-        return result
+    def __init__(self, counts: np.ndarray):
+        b = len(counts) // 3
+        self.counts = counts
+        # Views, through which they are counted.
+        parts = np.split(counts, [3, 3 + b, 2 + 2 * b])
+        self.totals, self.rounds, self.right, self.active = parts
 
     @property
     def mean_loss(self) -> float:
-        return self.loss / max(self.weight, 1e-9)
+        return float(self.totals[0] / max(self.totals[1], 1e-9))
 
     @property
     def accuracy(self) -> list[float]:
@@ -65,49 +45,59 @@ class Evaluation:
     @property
     def tau(self) -> float:
         """Emitted tokens a round; in the last round of a text, those within the text."""
-        return self.tokens / max(self.rounds.total, 1)
+        return float(self.totals[2] / max(self.rounds.sum(), 1))
+
+    def walk(self, accepted: dict[int, int], begin: int, end: int) -> None:
+        """Count the rounds that emit the tokens from ``begin`` to before ``end``.
+
+        Args:
+            accepted: how many drafts a round at each anchor accepts.
+            begin: the first token.
+            end: after the last one.
+        """
+        anchor = begin - 1
+        while anchor < end - 1:
+            self.rounds[accepted[anchor]] += 1
+            anchor += accepted[anchor] + 1
+        self.totals[2] += end - begin
 
 
 def evaluate(
-    learner: Learner, parameters: Parameters, source: FeatureSource, sequences: Iterable[Sequence]
+    learner: Learner, parameters: Parameters, source: FeatureCache, sequences: Iterable[Sequence]
 ) -> Evaluation:
     """Draft at every anchor of the sequences, and walk through each answer as its rounds would.
 
     If a text is the target's own greedy one, a round that starts at an anchor accepts exactly the
-    rows that are right up to the first wrong one, so that the walk is the real generation.
+    drafts that are right up to the first wrong one, so that the walk is the real generation.
     """
-    result = Evaluation(learner.drafter.config.block_size)
+    result = Evaluation(np.zeros(3 * learner.config.block_size + 1))
+    learner.use(parameters)
     for sequence in sequences:
-        accepted = _draft_everywhere(learner, parameters, source, sequence, result)
+        accepted = _draft_everywhere(learner, source, sequence, result)
         for begin, end in sequence.answers():
-            _walk(accepted, begin, end, result)
+            result.walk(accepted, begin, end)
     return result
 
 
 def _draft_everywhere(
-    learner: Learner,
-    parameters: Parameters,
-    source: FeatureSource,
-    sequence: Sequence,
-    result: Evaluation,
+    learner: Learner, source: FeatureCache, sequence: Sequence, result: Evaluation
 ) -> dict[int, int]:
     """Accepted drafts by anchor; adds the losses and accuracies to ``result``."""
-    features = source(sequence)
-    blocks = make_blocks(sequence, sequence.anchors(), result.block_size)
-    context = learner.context(parameters, features)
+    encoding = source(sequence)
+    blocks = make_blocks(sequence, sequence.anchors(), learner.config.block_size)
+    context = learner.context(encoding.features)
     mx.eval(context)
     accepted = {}
     for part in learner.chunks(blocks):
         hidden = learner.hidden(part, context)
         logits = learner.logits(hidden)
-        losses, weights = learner.losses(hidden, logits, part, features.hidden)
-        drafts = learner.drafts(hidden, logits, part, context)
+        losses, weights = learner.losses(hidden, logits, part, encoding.hidden)
+        tokens = drafts(learner, hidden, logits, part, context)
         loss, weight = (losses * weights).sum(), weights.sum()
-        mx.eval(loss, weight, drafts)
-        result.loss += loss.item()
-        result.weight += weight.item()
+        mx.eval(loss, weight, tokens)
         active = part.active[:, 1:]
-        right = active & (np.array(drafts) == part.tokens[:, 1:])
+        right = active & (np.array(tokens) == part.tokens[:, 1:])
+        result.totals[:2] += loss.item(), weight.item()
         result.right += right.sum(axis=0)
         result.active += active.sum(axis=0)
         leading = np.cumprod(right, axis=1).sum(axis=1)
@@ -115,11 +105,37 @@ def _draft_everywhere(
     return accepted
 
 
-def _walk(accepted: dict[int, int], begin: int, end: int, result: Evaluation) -> None:
-    """The rounds that emit the tokens from ``begin`` to before ``end``."""
-    anchor = begin - 1
-    while anchor < end - 1:
-        count = accepted[anchor]
-        result.rounds.add(result.block_size, count)
-        anchor += count + 1
-    result.tokens += end - begin
+def drafts(
+    forward: BlockForward,
+    hidden: mx.array,
+    logits: mx.array,
+    blocks: Blocks,
+    context: list[KeysValues],
+) -> mx.array:
+    """The tokens ``[N, b - 1]`` that a greedy round would draft, in all passes of the drafter.
+
+    Args:
+        forward: of the drafter.
+        hidden: of the first pass.
+        logits: of the first pass.
+        blocks: whose anchors alone are given.
+        context: of their sequence.
+    """
+    first = _greedy(forward, hidden, logits, blocks)
+    prefix = forward.config.draft_prefix
+    if prefix is None:
+        return first
+    tokens = np.concatenate([blocks.tokens[:, :1], np.array(first, np.int32)], axis=1)
+    given = np.full(len(blocks), prefix, np.int32)
+    again = forward.hidden(replace(blocks, tokens=tokens, given=given), context)
+    keeps = mx.arange(first.shape[1])[:, None] < prefix - 1
+    hidden = mx.where(keeps, hidden, again)
+    return _greedy(forward, hidden, mx.where(keeps, logits, forward.logits(again)), blocks)
+
+
+def _greedy(forward: BlockForward, hidden: mx.array, logits: mx.array, blocks: Blocks) -> mx.array:
+    if "candidate_selector" not in forward.drafter:
+        return mx.argmax(logits, axis=-1)
+    anchors, selector = mx.array(blocks.tokens[:, 0]), forward.drafter.candidate_selector
+    walk = SelectorWalk(selector, logits, lambda x: x, anchors, hidden)
+    return walk.follow(mx.argmax(walk.logits, axis=-1), walk.logits)[0]

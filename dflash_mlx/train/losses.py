@@ -1,4 +1,11 @@
-"""Losses of a block's rows, and the weights that rows of different place have in the sum."""
+"""Losses of a block's positions, and the weights that positions of different place have in the sum.
+
+How z-lab trained the candidate selector of DFlash 2 is not published. Its loss here is the recipe
+of vLLM's ``speculators``: the token before each position is the text's, the candidates are the
+likeliest tokens as in use, and the text's token takes the place of the weakest of them where it is
+none. (NeMo AutoModel instead leaves such positions out.) The loss is added to the positions' own
+with the same weights.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,6 +13,7 @@ from typing import Literal
 import mlx.core as mx
 import numpy as np
 
+from ..drafter.selector import CandidateSelector, top_candidates
 from ..errors import UserError
 
 LOSSES = ("ce", "kl")
@@ -19,13 +27,13 @@ def default_gamma(block_size: int) -> float:
 
 @dataclass(frozen=True)
 class Objective:
-    """What training minimizes: ``sum(w * loss) / sum(w)`` over the active rows of a batch.
+    """What training minimizes: ``sum(w * loss) / sum(w)`` over the active positions of a batch.
 
     Attributes:
         loss: ``"ce"``, cross entropy with the text's own tokens; or ``"kl"``, the divergence
             ``KL(target || drafter)`` at ``temperature``, times its square (JetSpec, 2606.18394).
-        weighting: ``"decay"``, ``exp(-(k - given) / gamma)`` for row ``k``; ``"dpace"``, by the
-            drafter's own confidence (2605.18810); or ``"uniform"``.
+        weighting: ``"decay"``, ``exp(-(k - given) / gamma)`` for position ``k``; ``"dpace"``, by
+            the drafter's own confidence (2605.18810); or ``"uniform"``.
         gamma: of the decay.
         alpha: how far D-PACE draws confidences towards 1.
         temperature: of both distributions in ``"kl"``.
@@ -41,15 +49,10 @@ class Objective:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise UserError(f"The loss must be one of {', '.join(LOSSES)}, not {self.loss!r}.")
-        if self.weighting not in WEIGHTINGS:
-            names = ", ".join(WEIGHTINGS)
-            raise UserError(f"The weighting must be one of {names}, not {self.weighting!r}.")
         if not self.gamma > 0:
             raise UserError(f"gamma must be above 0, not {self.gamma}.")
         if not 0 < self.alpha <= 1:
-            # At 0 one hopeless row takes all weight from those after it.
+            # At 0 one hopeless position takes all weight from those after it.
             raise UserError(f"D-PACE's alpha must be above 0 and at most 1, not {self.alpha}.")
         if not self.temperature > 0:
             raise UserError(
@@ -57,27 +60,26 @@ class Objective:
             )
 
     def weights(self, ce: mx.array, given: mx.array, active: mx.array) -> mx.array:
-        """The rows' weights ``[N, b]``, 0 where inactive; no gradient passes through them.
+        """The positions' weights ``[N, b]``, 0 where inactive; no gradient passes through them.
 
         Args:
             ce: ``[N, b]``, cross entropies.
-            given: ``[N]``, leading rows of each block that are given.
+            given: ``[N]``, leading positions of each block that are given.
             active: ``[N, b]``.
         """
         if self.weighting == "dpace":
             return dpace_weights(ce, active, self.alpha)
         if self.weighting == "uniform":
             return active.astype(mx.float32)
-        rows = mx.arange(active.shape[1])
-        return mx.exp((given[:, None] - rows) / self.gamma) * active
+        return mx.exp((given[:, None] - mx.arange(active.shape[1])) / self.gamma) * active
 
 
 def dpace_weights(ce: mx.array, active: mx.array, alpha: float) -> mx.array:
     """``w_j = sum over m >= j of product over i <= m of (1 - alpha) q_i + alpha``.
 
     ``q = exp(-ce)`` is how sure the drafter is of the right token. With ``alpha`` 0 the weight is
-    the derivative of the expected accepted length by ``log q_j``. An inactive row has factor 1 and
-    adds no term of its own: no token is there to be accepted.
+    the derivative of the expected accepted length by ``log q_j``. An inactive position has factor 1
+    and adds no term of its own: no token is there to be accepted.
     """
     confidence = (1 - alpha) * mx.exp(-mx.stop_gradient(ce)) + alpha
     survival = mx.cumprod(mx.where(active, confidence, 1.0), axis=-1) * active
@@ -140,3 +142,37 @@ def _softmax(logits: mx.array) -> tuple[mx.array, mx.array]:
 @mx.compile
 def _residual(a: mx.array, b: mx.array, scale: mx.array) -> mx.array:
     return (a - b) * scale
+
+
+def selector_loss(
+    selector: CandidateSelector, hidden: mx.array, logits: mx.array, tokens: mx.array
+) -> mx.array:
+    """Cross entropy ``[N, b - 1]`` of the text's token among the candidates of each position.
+
+    Args:
+        selector: scores candidates.
+        hidden: ``[N, b - 1, hidden]``.
+        logits: ``[N, b - 1, vocab]`` float32; gradients pass through those of the candidates.
+        tokens: ``[N, b]``, the text, the anchor first.
+    """
+    # A padded table may hold tokens that no codebook has.
+    known = selector.predecessor_codebook.weight.shape[0] - 1
+    before, right = mx.minimum(tokens[:, :-1], known), tokens[:, 1:]
+    ids = candidates_with(mx.stop_gradient(logits), right, selector.top_k)
+    gate = selector.hidden_projection(hidden).astype(mx.float32)
+    rows = selector.predecessor_codebook(before).astype(mx.float32) * gate
+    columns = selector.successor_codebook(mx.minimum(ids, known)).astype(mx.float32)
+    transition = (columns @ rows[..., None])[..., 0]
+    scores = mx.take_along_axis(logits, ids, axis=-1) + transition
+    place = mx.argmax(ids == right[..., None], axis=-1)
+    return cross_entropy(scores, place)
+
+
+def candidates_with(logits: mx.array, tokens: mx.array, k: int) -> mx.array:
+    """The ``k`` likeliest tokens ``[..., k]``, the weakest of them replaced by ``tokens [...]``
+    where it is not among them."""
+    ids = top_candidates(logits, k)
+    values = mx.take_along_axis(logits, ids, axis=-1)
+    missing = ~(ids == tokens[..., None]).any(axis=-1, keepdims=True)
+    weakest = mx.arange(k) == mx.argmin(values, axis=-1, keepdims=True)
+    return mx.where(missing & weakest, tokens[..., None], ids)

@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx.optimizers import AdamW, clip_grad_norm
 from mlx.utils import tree_flatten, tree_unflatten
 
-from .learner import Parameters
+from .forward import Parameters
 
 Schedule = Callable[[mx.array], mx.array]
 

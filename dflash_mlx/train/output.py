@@ -15,7 +15,7 @@ from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
 from .chart import chart
 from .disk import Log, replacing, writing
-from .learner import Parameters
+from .forward import Parameters
 
 _BODY = """
 # DFlash drafter in MLX format

@@ -23,7 +23,7 @@ from .chart import chart
 from .design import design, new_drafter
 from .disk import writing
 from .examples import Example
-from .features import FeatureSource
+from .feature_cache import FeatureCache
 from .forward import check_trainable
 from .learner import Learner
 from .losses import Objective
@@ -175,7 +175,7 @@ def _trainer(
     cache = folder / "features" if options.cache_features else None
     limit = int(options.cache_features * 1e9)
     # Nobody goes on before all have seen how much is there.
-    source = world.agree(lambda: FeatureSource(learner, cache, limit, world.rank, world.size))
+    source = world.agree(lambda: FeatureCache(learner, cache, limit, world.rank, world.size))
     stored = target.dtype if options.dtype is None else DTYPES[options.dtype]
     facts = _facts(options, objective, settings, sequences)
     output = Output(options.output, config, stored, facts)

@@ -13,7 +13,7 @@ from ..errors import UserError
 from . import checkpoint
 from .blocks import Sequence, sample_blocks
 from .disk import Log
-from .features import FeatureSource
+from .feature_cache import FeatureCache
 from .heldout import Evaluation, evaluate
 from .learner import Learner, Sums
 from .optimizer import Updater
@@ -74,7 +74,7 @@ class Trainer:
         self,
         learner: Learner,
         updater: Updater,
-        source: FeatureSource,
+        source: FeatureCache,
         sequences: list[Sequence],
         held_out: list[Sequence],
         settings: Settings,
@@ -151,20 +151,21 @@ class Trainer:
             random = np.random.default_rng([self.settings.seed, 1, place])
             blocks = sample_blocks(
                 sequence,
-                self.learner.drafter.config.block_size,
+                self.learner.config.block_size,
                 self.settings.anchors,
                 random,
                 self.settings.prefixes,
             )
             self.learner.add(self.updater.parameters, self.source(sequence), blocks, sums)
         sums = self.world.average(sums)
-        if sums.weight.item() == 0:
+        loss, weight, positions, correct = sums.scalars
+        if weight.item() == 0:
             # A drafter of fewer tokens than the target's may know none of these.
             self.progress.step += 1
             self._say(f"step {self.progress.step}: nothing to learn; the weights stay as they are")
             return
-        norm = self.updater.update({k: g / sums.weight for k, g in sums.gradients.items()})
-        loss = (sums.loss / sums.weight).item()
+        norm = self.updater.update({k: g / weight for k, g in sums.gradients.items()})
+        loss = (loss / weight).item()
         self.progress.step += 1
         if not np.isfinite(loss) or not np.isfinite(norm.item()):
             # All processes find it; the first says so.
@@ -173,7 +174,7 @@ class Trainer:
         self.log.add(
             step=self.progress.step,
             loss=loss,
-            accuracy=(sums.correct / sums.rows).item(),
+            accuracy=(correct / positions).item(),
             gradient_norm=norm.item(),
             learning_rate=self.updater.learning_rate,
             tokens=tokens,
@@ -240,8 +241,8 @@ class Trainer:
 
     def _together(self, mine: Evaluation) -> Evaluation:
         """The evaluation of all processes' sequences."""
-        counts = mx.array(mine.counts().astype(np.float32))
-        return Evaluation.of(np.array(self.world.total(counts)))
+        counts = mx.array(mine.counts.astype(np.float32))
+        return Evaluation(np.array(self.world.total(counts), np.float64))
 
     def _keep(self) -> None:
         if self.world.is_first:

@@ -46,11 +46,11 @@ class World:
         """The mean of all processes' sums; ratios of them are those of the whole batch."""
         if self.size == 1:
             return sums
-        scalars = self.total(mx.stack(sums.scalars())) / self.size
         # MLX averages a tree, which it would make of the dotted names by itself.
         tree = average_gradients(tree_unflatten(list(sums.gradients.items())), self._group)
         mean = dict(tree_flatten(tree))
-        return Sums({k: mean[k] for k in sums.gradients}, *(scalars[i] for i in range(4)))
+        scalars = self.total(sums.scalars) / self.size
+        return Sums({k: mean[k] for k in sums.gradients}, scalars)
 
     def total(self, numbers: mx.array) -> mx.array:
         """The sum over all processes; waits for them."""

@@ -4,8 +4,9 @@ import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.target.target import Target
-from dflash_mlx.train.blocks import Sequence
-from dflash_mlx.train.learner import Learner
+from dflash_mlx.train.blocks import Blocks, Sequence
+from dflash_mlx.train.forward import Parameters
+from dflash_mlx.train.learner import Encoding, Learner, Sums
 from dflash_mlx.train.losses import Objective
 from support.pairs import tiny_drafter
 from support.tiny import VOCAB, tiny_model
@@ -28,10 +29,35 @@ def random_text(prompt: int = 11, length: int = 40, seed: int = 0) -> Sequence:
 
 
 def tiny_learner(
-    chunk_blocks: int = 64, objective: dict[str, object] | None = None, **changes: object
+    chunk_blocks: int = 64,
+    objective: dict[str, object] | None = None,
+    vocab_size: int = VOCAB,
+    dtype: mx.Dtype = mx.float32,
+    **changes: object,
 ) -> Learner:
     """A learner on a tiny llama, with the objective's fields and the drafter's changes."""
-    drafter = tiny_drafter(seed=1, **changes)
-    model = tiny_model("llama", seed=2)
+    drafter = tiny_drafter(seed=1, vocab_size=vocab_size, **changes)
+    model = tiny_model("llama", seed=2, vocab_size=max(vocab_size, VOCAB))
     target = Target(model, drafter.config.target_layer_ids or (len(model.layers),))
-    return Learner(drafter, target, Objective(**({"gamma": 4.0} | (objective or {}))), chunk_blocks)
+    asked = Objective(**({"gamma": 4.0} | (objective or {})))
+    return Learner(drafter, target, asked, chunk_blocks, dtype)
+
+
+def encode(learner: Learner, text: Sequence) -> Encoding:
+    """What the target says about a text."""
+    return learner.encode(mx.array(text.tokens))
+
+
+def logits_of(learner: Learner, encoding: Encoding, blocks: Blocks) -> mx.array:
+    """Logits of blocks, by the parameters that the learner has."""
+    return learner.logits(learner.hidden(blocks, learner.context(encoding.features)))
+
+
+def sums_of(
+    learner: Learner, parameters: Parameters, encoding: Encoding, blocks: Blocks, times: int = 1
+) -> Sums:
+    """The loss and gradients of some blocks, added once or more often."""
+    sums = Sums.zero()
+    for _ in range(times):
+        learner.add(parameters, encoding, blocks, sums)
+    return sums

@@ -13,8 +13,8 @@ from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.disk import Log, replacing
-from dflash_mlx.train.features import FeatureSource
-from dflash_mlx.train.learner import Parameters
+from dflash_mlx.train.feature_cache import FeatureCache
+from dflash_mlx.train.forward import Parameters
 from dflash_mlx.train.output import Output
 
 
@@ -73,11 +73,11 @@ def test_the_card_tells_of_the_weights_that_are_there(tmp_path):
 def test_features_are_whole_or_not_there(tmp_path):
     learner, text = tiny_learner(), random_text()
     with files_up_to(1000), pytest.raises(UserError, match=FULL):
-        FeatureSource(learner, tmp_path, 10**9)(text)
+        FeatureCache(learner, tmp_path, 10**9)(text)
     assert not listing(tmp_path)
-    expected = learner.features(mx.array(text.tokens)).taps
+    expected = learner.encode(mx.array(text.tokens)).features
     for _ in range(2):
-        assert mx.array_equal(FeatureSource(learner, tmp_path, 10**9)(text).taps, expected)
+        assert mx.array_equal(FeatureCache(learner, tmp_path, 10**9)(text).features, expected)
 
 
 def test_a_log_goes_on(tmp_path):

@@ -1,4 +1,4 @@
-"""The chunked gradients: against the loss's own differences, and whatever the chunks."""
+"""The chunked gradients: against the loss's own differences, whatever the chunks; their memory."""
 
 from dataclasses import replace
 
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.utils import dequantize_model
-from support.training import numbers, random_text, tiny_learner
+from support.training import encode, logits_of, numbers, random_text, sums_of, tiny_learner
+from support.variants import DFLASH2
 
 from dflash_mlx.train.blocks import make_blocks, sample_blocks
-from dflash_mlx.train.learner import Learner, Sums
+from dflash_mlx.train.learner import Learner
 from dflash_mlx.train.run import forward_dtype
 
 OBJECTIVES = {
@@ -33,56 +34,31 @@ DRAFTERS = {
         "output_multiplier": 0.5,
         "input_embedding_scale": 2.0,
     },
-    "DFlash 2": {
-        "conv_kernel_size": 2,
-        "conv_group_size": 8,
-        "selector_rank": 6,
-        # All tokens: a step must not change which are the likeliest.
-        "selector_top_k": 97,
-    },
+    # All tokens are candidates: a step must not change which are the likeliest.
+    "DFlash 2": DFLASH2 | {"selector_rank": 6, "selector_top_k": 97},
 }
 
 
-def setup(learner, prefixes=False):
+def case(learner, prefixes=False):
+    """Parameters, a text as the target has it, and blocks of it."""
     text = random_text()
     blocks = sample_blocks(text, 8, 20, np.random.default_rng(0), prefixes)
-    if learner.drafter.config.has_mask_embedding:
+    if learner.config.has_mask_embedding:
         # Zero, as it is built, would be scaled to any length by the norms.
         learner.drafter.mask_embedding = mx.array(numbers(5, 32))
-    return learner.features(mx.array(text.tokens)), blocks, learner.parameters()
+    return learner.parameters(), encode(learner, text), blocks
 
 
-def add(learner, parameters, features, blocks):
-    sums = Sums.zero()
-    learner.add(parameters, features, blocks, sums)
-    return sums
+def losses_of(learner, encoding, blocks):
+    hidden = learner.hidden(blocks, learner.context(encoding.features))
+    return learner.losses(hidden, learner.logits(hidden), blocks, encoding.hidden)
 
 
-def loss_of(learner, parameters, features, blocks, weights):
-    """The loss with the rows' weights held, whose gradient the trainer is to compute."""
-    context = learner.context(parameters, features)
-    hidden = learner.hidden(blocks, context)
-    losses, _ = learner.losses(hidden, learner.logits(hidden), blocks, features.hidden)
-    # In float32 the sum's rounding would be a percent of the smallest differences.
-    return float((np.array(losses, np.float64) * np.array(weights, np.float64)).sum())
-
-
-def test_small_gradients_pass_through_a_head_of_float16():
-    """As of improbable tokens, of which a vocabulary has many, in rows of little weight."""
-    half, full = (tiny_learner(objective={"gamma": 0.4}) for _ in range(2))
-    half.target.model.set_dtype(mx.float16)
-    weights = tree_map(lambda w: w.astype(mx.float32), half.target.model.parameters())
-    full.target.model.update(weights)
-    half = Learner(half.drafter, half.target, half.objective)
-    features, blocks, parameters = setup(full)
-    # The last rows alone, which weigh less than 1e-6.
-    blocks = replace(blocks, active=blocks.active & (np.arange(8) == 7))
-    found, expected = (add(x, parameters, features, blocks) for x in (half, full))
-    assert half.target.dtype == mx.float16 and 0 < (found.weight / found.rows).item() < 1e-6
-    assert mx.allclose(found.loss, expected.loss, rtol=1e-3)
-    for name, wanted in expected.gradients.items():
-        wrong = mx.linalg.norm(found.gradients[name] - wanted) / mx.linalg.norm(wanted)
-        assert wrong < 0.01, (name, wrong)
+def wrong(found, expected):
+    """The largest error of a gradient, relative to its length."""
+    return max(
+        (mx.linalg.norm(found[name] - x) / mx.linalg.norm(x)).item() for name, x in expected.items()
+    )
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -91,11 +67,9 @@ def test_against_finite_differences(objective, drafter):
     # Of the biases, which begin at random and not as the rest is made here.
     mx.random.seed(0)
     learner = tiny_learner(7, OBJECTIVES[objective], **DRAFTERS[drafter])
-    features, blocks, parameters = setup(learner, prefixes=True)
-    hidden = learner.hidden(blocks, learner.context(parameters, features))
-    _, weights = learner.losses(hidden, learner.logits(hidden), blocks, features.hidden)
-    mx.eval(weights)
-    gradients = add(learner, parameters, features, blocks).gradients
+    parameters, encoding, blocks = case(learner, prefixes=True)
+    weights = np.array(losses_of(learner, encoding, blocks)[1], np.float64)
+    gradients = sums_of(learner, parameters, encoding, blocks).gradients
     assert gradients.keys() == parameters.keys()
     for seed, (name, value) in enumerate(parameters.items()):
         # Along the gradient plus noise, so that neither a zero nor a wrong sign can hide.
@@ -105,8 +79,11 @@ def test_against_finite_differences(objective, drafter):
         step = 2e-3 * max(mx.linalg.norm(value).item(), 1.0) / mx.linalg.norm(direction).item()
 
         def along(steps, name=name, value=value, move=step * direction):
-            moved = parameters | {name: value + steps * move}
-            return loss_of(learner, moved, features, blocks, weights)
+            """The loss there, with the positions' weights held."""
+            learner.use(parameters | {name: value + steps * move})
+            losses, _ = losses_of(learner, encoding, blocks)
+            # In float32 the sum's rounding would be a percent of the smallest differences.
+            return float((np.array(losses, np.float64) * weights).sum())
 
         # The five-point rule: what the curvature leaves of the simple difference is too much.
         slope = (8 * (along(1) - along(-1)) - (along(2) - along(-2))) / (12 * step)
@@ -118,59 +95,40 @@ def test_against_finite_differences(objective, drafter):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_chunks_change_nothing(objective, chunk):
     whole, parts = (tiny_learner(c, OBJECTIVES[objective]) for c in (64, chunk))
-    features, blocks, parameters = setup(whole)
-    a, b = (add(learner, parameters, features, blocks) for learner in (whole, parts))
-    for x, y in zip(a.scalars(), b.scalars(), strict=True):
-        assert x.item() == pytest.approx(y.item(), rel=1e-5)
-    for name in parameters:
+    given = case(whole)
+    a, b = (sums_of(learner, *given) for learner in (whole, parts))
+    assert mx.allclose(a.scalars, b.scalars, rtol=1e-5)
+    for name in a.gradients:
         assert mx.allclose(a.gradients[name], b.gradients[name], rtol=1e-3, atol=1e-4), name
 
 
-def test_sequences_add_up():
+def test_sequences_add_up_and_the_parameters_and_the_target_stay():
     learner = tiny_learner()
-    features, blocks, parameters = setup(learner)
-    once = add(learner, parameters, features, blocks)
-    twice = add(learner, parameters, features, blocks)
-    learner.add(parameters, features, blocks, twice)
-    assert twice.loss.item() == pytest.approx(2 * once.loss.item(), rel=1e-6)
-    for name in parameters:
-        assert mx.allclose(twice.gradients[name], 2 * once.gradients[name], rtol=1e-5, atol=1e-6)
-
-
-def test_the_target_is_left_alone():
-    learner = tiny_learner()
-    before = [mx.array(w) for _, w in tree_flatten(learner.target.model.parameters())]
-    features, blocks, parameters = setup(learner)
-    add(learner, parameters, features, blocks)
-    after = [w for _, w in tree_flatten(learner.target.model.parameters())]
-    assert all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-def test_the_module_holds_the_given_parameters_afterwards():
-    learner = tiny_learner()
-    features, blocks, parameters = setup(learner)
-    add(learner, parameters, features, blocks)
-    for name, value in tree_flatten(learner.drafter.parameters()):
-        assert mx.array_equal(value, parameters[name])
+    before = dict(tree_flatten(learner.target.model.parameters()))
+    given = case(learner)
+    once, twice = (sums_of(learner, *given, times=times) for times in (1, 2))
+    assert mx.allclose(twice.scalars, 2 * once.scalars, rtol=1e-6)
+    assert wrong(twice.gradients, {k: 2 * v for k, v in once.gradients.items()}) < 1e-5
+    for expected, module in ((before, learner.target.model), (given[0], learner.drafter)):
+        for name, value in tree_flatten(module.parameters()):
+            assert mx.array_equal(value, expected[name]), name
 
 
 def test_counts():
     learner = tiny_learner()
-    features, blocks, parameters = setup(learner)
-    sums = add(learner, parameters, features, blocks)
-    assert sums.rows.item() == blocks.active.sum()
-    logits = learner.logits(learner.hidden(blocks, learner.context(parameters, features)))
-    right = np.array(mx.argmax(logits, axis=-1)) == blocks.tokens[:, 1:]
-    assert sums.correct.item() == (right & blocks.active[:, 1:]).sum()
+    parameters, encoding, blocks = case(learner)
+    _, _, positions, correct = sums_of(learner, parameters, encoding, blocks).scalars.tolist()
+    right = (
+        np.array(mx.argmax(logits_of(learner, encoding, blocks), axis=-1)) == blocks.tokens[:, 1:]
+    )
+    assert positions == blocks.active.sum()
+    assert correct == (right & blocks.active[:, 1:]).sum()
 
 
-def test_decay_counts_from_the_first_row_that_is_not_given():
-    learner = tiny_learner()
-    text = random_text()
+def test_decay_counts_from_the_first_position_that_is_not_given():
+    learner, text = tiny_learner(), random_text()
     blocks = make_blocks(text, np.array([12, 20]), 8, np.array([1, 3], np.int32))
-    features = learner.features(mx.array(text.tokens))
-    hidden = learner.hidden(blocks, learner.context(learner.parameters(), features))
-    _, weights = learner.losses(hidden, learner.logits(hidden), blocks, None)
+    _, weights = losses_of(learner, encode(learner, text), blocks)
     for block, given in enumerate((1, 3)):
         expected = [np.exp(-(k - given) / 4.0) if k >= given else 0.0 for k in range(1, 8)]
         assert np.array(weights[block]) == pytest.approx(expected, rel=1e-5)
@@ -178,39 +136,49 @@ def test_decay_counts_from_the_first_row_that_is_not_given():
 
 def test_distillation_compares_with_the_position_before():
     """A drafter that says what the target says of each next token has no divergence."""
-    learner = tiny_learner(objective={"loss": "kl"})
-    text = random_text()
+    learner, text = tiny_learner(objective={"loss": "kl"}), random_text()
     blocks = make_blocks(text, np.array([12, 20]), 8)
-    features = learner.features(mx.array(text.tokens))
+    hidden = encode(learner, text).hidden
     said = learner.target.model(mx.array(text.tokens)[None])[0]
-    rows = mx.array(blocks.anchors)[:, None] + mx.arange(7)
-    losses, _ = learner.losses(None, said[rows], blocks, features.hidden)
-    assert mx.abs(losses).max().item() < 1e-4
-    losses, _ = learner.losses(None, said[rows + 1], blocks, features.hidden)
-    assert losses.min().item() > 1e-2
+    at = mx.array(blocks.anchors)[:, None] + mx.arange(7)
+    same, other = (learner.losses(None, said[i], blocks, hidden)[0] for i in (at, at + 1))
+    assert mx.abs(same).max().item() < 1e-4 and other.min().item() > 1e-2
+
+
+def test_small_gradients_pass_through_a_head_of_float16():
+    """As of improbable tokens, of which a vocabulary has many, in positions of little weight."""
+    half, full = (tiny_learner(objective={"gamma": 0.4}) for _ in range(2))
+    half.target.model.set_dtype(mx.float16)
+    weights = tree_map(lambda w: w.astype(mx.float32), half.target.model.parameters())
+    full.target.model.update(weights)
+    half = Learner(half.drafter, half.target, half.objective)
+    parameters, encoding, blocks = case(full)
+    # The last positions alone, which weigh less than 1e-6.
+    blocks = replace(blocks, active=blocks.active & (np.arange(8) == 7))
+    found, expected = (sums_of(x, parameters, encoding, blocks) for x in (half, full))
+    loss, weight, positions, _ = found.scalars.tolist()
+    assert half.target.dtype == mx.float16 and 0 < weight / positions < 1e-6
+    assert loss == pytest.approx(expected.scalars[0].item(), rel=1e-3)
+    assert wrong(found.gradients, expected.gradients) < 0.01
 
 
 def test_sixteen_bit_gradients_are_near():
-    exact, rounded = tiny_learner(), tiny_learner()
-    rounded.dtype = mx.bfloat16
-    features, blocks, parameters = setup(exact)
-    expected = add(exact, parameters, features, blocks).gradients
-    got = add(rounded, parameters, rounded.features(mx.array(random_text().tokens)), blocks)
-    for name, value in got.gradients.items():
-        assert value.dtype == mx.float32
-        error = mx.linalg.norm(value - expected[name]) / mx.linalg.norm(expected[name])
-        assert error.item() < 0.1, name
+    exact, rounded = tiny_learner(), tiny_learner(dtype=mx.bfloat16)
+    parameters, encoding, blocks = case(exact)
+    expected = sums_of(exact, parameters, encoding, blocks).gradients
+    found = sums_of(rounded, parameters, encode(rounded, random_text()), blocks).gradients
+    assert {value.dtype for value in found.values()} == {mx.float32}
+    assert 0 < wrong(found, expected) < 0.1
 
 
 @pytest.mark.parametrize("target", [mx.float32, mx.bfloat16, mx.float16])
 def test_gradients_of_the_largest_hidden_states(target, monkeypatch):
     monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
-    learner = tiny_learner()
-    learner.dtype = forward_dtype(target)
-    features, blocks, parameters = setup(learner)
+    learner = tiny_learner(dtype=forward_dtype(target))
+    parameters, encoding, blocks = case(learner)
     # Real targets have hidden states as large, which a float16 target can still hold.
-    features = features._replace(taps=1e4 * features.taps)
-    gradients = add(learner, parameters, features, blocks).gradients
+    encoding = encoding._replace(features=1e4 * encoding.features)
+    gradients = sums_of(learner, parameters, encoding, blocks).gradients
     assert all(mx.isfinite(value).all() for value in gradients.values())
 
 
@@ -219,8 +187,31 @@ def test_gradients_pass_through_a_quantized_head():
     for learner in (quantized, dense):
         nn.quantize(learner.target.model.model, 32, 8, class_predicate=lambda k, m: "embed" in k)
     dense.target.model.model.embed_tokens = dequantize_model(dense.target.model).model.embed_tokens
-    features, blocks, parameters = setup(dense)
-    a, b = (add(learner, parameters, features, blocks).gradients for learner in (quantized, dense))
+    given = case(dense)
+    found, expected = (sums_of(learner, *given).gradients for learner in (quantized, dense))
     assert isinstance(quantized.target.model.model.embed_tokens, nn.QuantizedEmbedding)
-    for name in parameters:
-        assert mx.allclose(a[name], b[name], rtol=1e-3, atol=1e-3), name
+    assert wrong(found, expected) < 1e-3
+
+
+@pytest.mark.parametrize("loss, copies", [("ce", 4), ("kl", 8)])
+def test_memory_is_that_of_a_chunk(loss, copies):
+    """The logits of all of a sequence's blocks never exist at one time."""
+    vocab, count = 20_000, 24
+    logits = count * 7 * vocab * 4
+
+    def peak(chunk_blocks):
+        """Bytes beyond those before, at the worst moment of a sequence's gradients."""
+        learner = tiny_learner(chunk_blocks, {"loss": loss}, vocab_size=vocab)
+        text = random_text()
+        blocks = sample_blocks(text, 8, count, np.random.default_rng(0))
+        assert len(blocks) == count
+        given = learner.parameters(), encode(learner, text), blocks
+        mx.eval(given[0])
+        mx.clear_cache()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        sums_of(learner, *given)
+        return mx.get_peak_memory() - before
+
+    assert peak(count) > 2 * logits
+    assert peak(2) < copies * logits * 2 / count + 3e6

@@ -9,7 +9,7 @@ from support.training import random_text, tiny_learner
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.chart import HEIGHT, WIDTH, chart
 from dflash_mlx.train.disk import Log
-from dflash_mlx.train.features import FeatureSource
+from dflash_mlx.train.feature_cache import FeatureCache
 
 
 def test_a_log_drops_what_will_come_again(tmp_path):
@@ -60,27 +60,27 @@ def test_chart_of_a_constant_and_of_nothing():
 def test_the_feature_cache_is_bounded(tmp_path):
     learner, folder = tiny_learner(), tmp_path / "features"
     texts = [random_text(seed=i) for i in range(4)]
-    expected = [learner.features(mx.array(text.tokens)).taps for text in texts]
+    expected = [learner.encode(mx.array(text.tokens)).features for text in texts]
     size = expected[0].nbytes
     for _ in range(2):
-        source = FeatureSource(learner, folder, int(2.5 * size))
+        source = FeatureCache(learner, folder, int(2.5 * size))
         for text, taps in zip(texts, expected, strict=True):
-            assert mx.array_equal(source(text).taps, taps)
+            assert mx.array_equal(source(text).features, taps)
         assert len(list(folder.iterdir())) == 2
     assert sum(f.stat().st_size for f in folder.iterdir()) <= 2.5 * size
 
 
 def test_processes_share_the_features_and_the_bound(tmp_path):
     learner, texts = tiny_learner(), [random_text(seed=i) for i in range(8)]
-    size = learner.features(mx.array(texts[0].tokens)).taps.nbytes
+    size = learner.encode(mx.array(texts[0].tokens)).features.nbytes
     limit = 5 * size
     for epoch in range(2):
-        sources = [FeatureSource(learner, tmp_path, limit, rank, 2) for rank in range(2)]
+        sources = [FeatureCache(learner, tmp_path, limit, rank, 2) for rank in range(2)]
         for i, text in enumerate(texts):
             sources[(i + epoch) % 2](text)
         # Two of each; half of what is left is too little for any.
         assert len(list(tmp_path.iterdir())) == 4
-    learner.features = None
+    learner.encode = None
     for text in texts[:4]:
         sources[0](text), sources[1](text)
 
@@ -88,7 +88,7 @@ def test_processes_share_the_features_and_the_bound(tmp_path):
 def test_a_smaller_bound_adds_nothing_and_removes_nothing(tmp_path):
     learner, texts = tiny_learner(), [random_text(seed=i) for i in range(4)]
     for limit in (10**6, 100):
-        source = FeatureSource(learner, tmp_path, limit)
+        source = FeatureCache(learner, tmp_path, limit)
         for text in texts[:2] if limit == 10**6 else texts:
             source(text)
         assert len(list(tmp_path.iterdir())) == 2
@@ -96,34 +96,34 @@ def test_a_smaller_bound_adds_nothing_and_removes_nothing(tmp_path):
 
 def test_features_of_another_kind_are_not_taken(tmp_path):
     text = random_text()
-    FeatureSource(tiny_learner(), tmp_path, 10**9)(text)
-    assert FeatureSource(tiny_learner(objective={"loss": "kl"}), tmp_path, 10**9)(text).hidden.any()
+    FeatureCache(tiny_learner(), tmp_path, 10**9)(text)
+    assert FeatureCache(tiny_learner(objective={"loss": "kl"}), tmp_path, 10**9)(text).hidden.any()
 
 
 def test_damaged_features_are_named(tmp_path):
     learner, text = tiny_learner(), random_text()
-    FeatureSource(learner, tmp_path, 10**9)(text)
+    FeatureCache(learner, tmp_path, 10**9)(text)
     [file] = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(UserError, match="is damaged"):
-        FeatureSource(learner, tmp_path, 10**9)(text)
+        FeatureCache(learner, tmp_path, 10**9)(text)
 
 
 def test_an_unfinished_file_is_not_read(tmp_path):
     learner, text = tiny_learner(), random_text()
-    FeatureSource(learner, tmp_path, 10**9)(text)
+    FeatureCache(learner, tmp_path, 10**9)(text)
     [file] = tmp_path.iterdir()
     file.rename(file.with_suffix(".partial1.safetensors"))
     # Only one process removes it, and the others do not count it.
-    FeatureSource(learner, tmp_path, 10**9, 1, 2)
+    FeatureCache(learner, tmp_path, 10**9, 1, 2)
     assert len(list(tmp_path.iterdir())) == 1
-    FeatureSource(learner, tmp_path, 10**9)
+    FeatureCache(learner, tmp_path, 10**9)
     assert not list(tmp_path.iterdir())
 
 
 def test_distillation_keeps_the_hidden_states(tmp_path):
     learner = tiny_learner(objective={"loss": "kl"})
     text = random_text()
-    first = FeatureSource(learner, tmp_path, 10**9)(text)
-    second = FeatureSource(learner, tmp_path, 10**9)(text)
+    first = FeatureCache(learner, tmp_path, 10**9)(text)
+    second = FeatureCache(learner, tmp_path, 10**9)(text)
     assert first.hidden.shape == (40, 32) and mx.array_equal(first.hidden, second.hidden)

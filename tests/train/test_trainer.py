@@ -12,7 +12,7 @@ from support.training import random_text, tiny_learner
 
 from dflash_mlx.errors import UserError
 from dflash_mlx.train import checkpoint, trainer
-from dflash_mlx.train.features import FeatureSource
+from dflash_mlx.train.feature_cache import FeatureCache
 from dflash_mlx.train.heldout import Evaluation
 from dflash_mlx.train.optimizer import Updater, warmup_cosine
 from dflash_mlx.train.trainer import Settings, Trainer
@@ -30,7 +30,7 @@ class Made:
         texts = [random_text(5, 24 + 3 * i, seed=i) for i in range(5 + held_out)]
         settings = Settings(**(SETTINGS | changes))
         updater = Updater(learner.parameters(), warmup_cosine(rate, settings.steps, 0.04))
-        source = FeatureSource(learner, cache, 10**9 if cache else 0)
+        source = FeatureCache(learner, cache, 10**9 if cache else 0)
         self.said, self.exported = [], []
         self.trainer = Trainer(
             learner,
@@ -68,8 +68,8 @@ class Interrupted(Exception):
 
 def evaluation(tau):
     """One that comes to ``tau``."""
-    result = Evaluation(8, tokens=round(1000 * tau))
-    result.rounds.rounds[8] = 1000
+    result = Evaluation(np.zeros(25))
+    result.rounds[0], result.totals[2] = 1000, 1000 * tau
     return result
 
 

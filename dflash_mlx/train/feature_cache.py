@@ -8,14 +8,14 @@ import mlx.core as mx
 from ..errors import UserError
 from .blocks import Sequence
 from .disk import replacing, writing
-from .learner import Features, Learner
+from .learner import Encoding, Learner
 
 # Bytes that a file's header takes at most.
 _HEADER = 512
 
 
-class FeatureSource:
-    """Gives the features of a sequence, each time the same numbers.
+class FeatureCache:
+    """Gives what the target says about a sequence, each time the same numbers.
 
     Args:
         learner: computes them.
@@ -25,7 +25,7 @@ class FeatureSource:
             before, what is there is used and the rest computed: every epoch asks for every
             sequence once, so that dropping some for others would save nothing.
         rank: of this process.
-        processes: that have such a source; none may be called before all are made.
+        processes: that have such a cache; none may be called before all are made.
 
     Raises:
         UserError: a file is damaged, or cannot be written.
@@ -39,12 +39,10 @@ class FeatureSource:
         rank: int = 0,
         processes: int = 1,
     ):
-        self._learner = learner
-        self._folder = folder
-        self._rank = rank
-        taps, distils = learner.drafter.config.target_layer_ids, learner.objective.loss == "kl"
-        # Features of another kind may be there, of a run whose options were changed.
-        self._kind = f"{taps} {learner.dtype} {distils}".encode()
+        self._learner, self._folder, self._rank = learner, folder, rank
+        distils = learner.objective.loss == "kl"
+        # What is there may be of another kind, of a run whose options were changed.
+        self._kind = f"{learner.config.target_layer_ids} {learner.dtype} {distils}".encode()
         if folder is not None:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -53,9 +51,9 @@ class FeatureSource:
             whole = [file for file in folder.iterdir() if ".partial" not in file.name]
             self._room = (limit - sum(file.stat().st_size for file in whole)) / processes
 
-    def __call__(self, sequence: Sequence) -> Features:
+    def __call__(self, sequence: Sequence) -> Encoding:
         if self._folder is None:
-            return self._learner.features(mx.array(sequence.tokens))
+            return self._learner.encode(mx.array(sequence.tokens))
         name = hashlib.sha256(self._kind + sequence.tokens.tobytes()).hexdigest()[:32]
         path = self._folder / f"{name}.safetensors"
         if path.exists():
@@ -63,12 +61,14 @@ class FeatureSource:
                 arrays = mx.load(str(path))
             except RuntimeError as error:
                 raise UserError(f"{path} is damaged ({error}); remove it.") from error
-            return Features(arrays["taps"], arrays.get("hidden"))
-        features = self._learner.features(mx.array(sequence.tokens))
-        arrays = {k: v for k, v in features._asdict().items() if v is not None}
+            return Encoding(arrays["taps"], arrays.get("hidden"))
+        encoding = self._learner.encode(mx.array(sequence.tokens))
+        arrays = {"taps": encoding.features}
+        if encoding.hidden is not None:
+            arrays["hidden"] = encoding.hidden
         if sum(array.nbytes for array in arrays.values()) + _HEADER <= self._room:
             # A file that was cut short must not be taken for a whole one.
             with replacing(path, str(self._rank)) as partial:
                 mx.save_safetensors(str(partial), arrays)
                 self._room -= partial.stat().st_size
-        return features
+        return encoding
