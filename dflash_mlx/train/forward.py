@@ -62,12 +62,14 @@ class BlockForward:
         if "hidden_dim_adapter" in drafter:
             taps = c.reshape(len(c), -1, self.config.target_hidden_size)
             c = drafter.hidden_dim_adapter(taps).reshape(len(c), -1)
-        c = drafter.hidden_norm(drafter.fc(c) if "fc" in drafter else c)[None]
+        c = drafter.hidden_norm(drafter.fc(c) if "fc" in drafter else c)
         start = mx.zeros((1,), mx.int32)
         context = []
         for attention in (layer.self_attn for layer in drafter.layers):
-            keys = self._heads(attention.k_proj(c), attention.k_norm, start)
-            values = attention.v_proj(c).reshape(*c.shape[:2], -1, self.config.head_dim)
+            # A layer's two gradients are summed first, and then those of the layers.
+            x = c[None]
+            keys = self._heads(attention.k_proj(x), attention.k_norm, start)
+            values = attention.v_proj(x).reshape(*x.shape[:2], -1, self.config.head_dim)
             context.append((keys[0], values[0].transpose(1, 0, 2)))
         return context
 
