@@ -13,9 +13,9 @@ import sys
 from common import machine, prompts
 
 import dflash_mlx
-from dflash_mlx.measure.arms import Choice
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.measure.lossless import Check, check_texts
 from dflash_mlx.measure.run import Case
-from dflash_mlx.measure.verify import Check, verify
 
 
 def verdict(check: Check) -> str:
@@ -29,8 +29,8 @@ def main() -> int:
     n = parser.parse_args().max_tokens
     pair, tokenizer = dflash_mlx.load()
     cases = [Case(name, "", 0, prompt) for name, prompt in prompts(tokenizer).items()]
-    sizes, sampled = [pair.drafter.block_size], Choice(temp=0.8, seed=1)
-    checks = verify(pair, tokenizer, cases, sizes, sampled, n, lambda _: None)
+    sizes, sampled = [pair.drafter.block_size], Sampling(temp=0.8, seed=1)
+    checks = check_texts(pair, tokenizer, cases, sizes, sampled, n, lambda _: None)
 
     print(f"{machine()}, {n} tokens\n")
     print("| prompt | tokens | τ greedy | greedy | = mlx-lm | τ T=0.8 | coupled T=0.8 |")

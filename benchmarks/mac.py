@@ -29,9 +29,10 @@ from graph import kernels_chosen
 from mac_report import markdown
 
 import dflash_mlx
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.kernels.metal import on_metal
 from dflash_mlx.measure import run
-from dflash_mlx.measure.arms import Choice, mlx_lm_arms, our_arms
+from dflash_mlx.measure.arms import mlx_lm_arms, our_arms
 from dflash_mlx.measure.machine import describe_machine, output_of
 
 PARTS = ("tests", "bandwidth", "kernels", "round")
@@ -126,8 +127,8 @@ def one_round(
         for name, way in ways.items():
             with way:
                 times_of[name] = stages(pair, chosen[0][1], size, times)
-        arms = our_arms(pair, tokenizer, Choice(), [size])
-        arms += mlx_lm_arms(pair.model, tokenizer, Choice())
+        arms = our_arms(pair, tokenizer, Sampling(), [size])
+        arms += mlx_lm_arms(pair.model, tokenizer, Sampling())
         return {
             "model": model or "the embedded pair",
             "draft_model": draft_model,

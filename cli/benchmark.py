@@ -15,15 +15,15 @@ from ..errors import UserError, counted
 from ..generation.request import at_least_one
 from ..loading.loader import load
 from ..loading.pair import Pair
-from ..measure.arms import Arm, BlockSize, Choice, mlx_lm_arms, our_arms, usable_block_sizes
-from ..measure.benchmark import Plan, run_benchmark, warm_up
+from ..measure.alternation import Plan, measure_all, warm_up
+from ..measure.arms import Arm, BlockSize, in_words, mlx_lm_arms, our_arms, usable_block_sizes
 from ..measure.compare import compare
-from ..measure.files import report_files, write_report
 from ..measure.machine import describe_machine, describe_model
+from ..measure.page import page
 from ..measure.prompts import Prompt, pad, prompt_tokens
-from ..measure.report import Report
+from ..measure.report import Report, report_files
 from ..measure.run import Case
-from ..measure.tables import text_report
+from ..measure.tables import markdown_report, text_report
 from .options import (
     add_model_options,
     add_prompt_options,
@@ -118,7 +118,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     prompts = chosen_prompts(args)
     _check_before_loading(args)
     files = [] if args.output is None else report_files(args.output)
-    report, well = None, True
+    report, failure = None, None
     try:
         pair, tokenizer = load_pair(args)
         with Progress("run") as progress:
@@ -128,20 +128,18 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             plan = Plan(usable, cases, args.repeats, args.max_tokens)
             report = _report(args, plan, [*notes, *more, *refused])
             progress.expect(plan.runs)
-            well = run_benchmark(plan, report, progress.announce, progress.advance)
+            failure = measure_all(plan, report.runs, progress.announce, progress.advance)
+            report.notes += [failure] if failure else []
     except KeyboardInterrupt:
         if report is None:
             raise
     _write(report, files)
-    return 1 if not well else 130 if report.interrupted else 0
+    return 1 if failure else 130 if report.interrupted else 0
 
 
 def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    given = [
-        name
-        for name, value in vars(args).items()
-        if name not in ("compare", "command", "run") and value != parser.get_default(name)
-    ]
+    defaults = vars(parser.parse_args([]))
+    given = [n for n, value in defaults.items() if n != "compare" and getattr(args, n) != value]
     if given:
         raise UserError(
             f"--compare measures nothing, so --{given[0].replace('_', '-')} has no effect; "
@@ -151,7 +149,7 @@ def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
 
 def _check_before_loading(args: argparse.Namespace) -> None:
     """A wrong value should not wait for a model to load."""
-    Sampling(args.temp, seed=args.seed, acceptance=args.acceptance)
+    _sampling(args)
     at_least_one("repeats", args.repeats)
     at_least_one("num_draft_tokens", args.num_draft_tokens)
     json_object("--chat-template-config", args.chat_template_config)
@@ -164,6 +162,10 @@ def _check_before_loading(args: argparse.Namespace) -> None:
         raise UserError(f"--seed {args.seed} is for sampling; give a --temp above 0.")
     if args.acceptance != "coupled" and not args.temp:
         raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
+
+
+def _sampling(args: argparse.Namespace) -> Sampling:
+    return Sampling(args.temp, seed=args.seed, acceptance=args.acceptance)
 
 
 def _contexts(text: str) -> list[int]:
@@ -208,7 +210,7 @@ def _cases(
 def _arms(
     args: argparse.Namespace, pair: Pair, tokenizer: TokenizerWrapper
 ) -> tuple[list[Arm], list[str]]:
-    choice = Choice(args.temp, args.seed, args.acceptance)
+    sampling = _sampling(args)
     if pair.drafter is None:
         if args.block_sizes is not None:
             raise UserError("--block-sizes needs a drafter; name one with --draft-model.")
@@ -219,11 +221,11 @@ def _arms(
         if args.block_sizes is not None:
             wanted = block_sizes(args.block_sizes)
         sizes, notes = usable_block_sizes(wanted, largest)
-    arms = our_arms(pair, tokenizer, choice, sizes)
+    arms = our_arms(pair, tokenizer, sampling, sizes)
     draft_model = None
     if args.mlx_draft_model is not None:
         draft_model = _load_draft_model(args.mlx_draft_model, tokenizer)
-    theirs = mlx_lm_arms(pair.model, tokenizer, choice, draft_model, args.num_draft_tokens)
+    theirs = mlx_lm_arms(pair.model, tokenizer, sampling, draft_model, args.num_draft_tokens)
     return [*arms, *theirs[args.no_mlx_lm :]], notes
 
 
@@ -245,7 +247,6 @@ def _default_sizes(largest: int) -> list[BlockSize]:
 
 
 def _report(args: argparse.Namespace, plan: Plan, notes: list[str]) -> Report:
-    choice = Choice(args.temp, args.seed, args.acceptance)
     draft = args.mlx_draft_model
     models = {
         "target": describe_model(args.model, args.revision),
@@ -255,7 +256,7 @@ def _report(args: argparse.Namespace, plan: Plan, notes: list[str]) -> Report:
     if args.model is not None and args.draft_model is None:
         models["drafter"] = None
     settings = {
-        "choice": str(choice),
+        "choice": in_words(_sampling(args)),
         "max_tokens": args.max_tokens,
         "repeats": args.repeats,
         "prompts": len({case.prompt for case in plan.cases}),
@@ -279,5 +280,7 @@ def _write(report: Report, files: Sequence[Path]) -> None:
     if any(run.same_text is False for run in report.runs):
         print("\nSome texts are not plain's; `dflash-mlx verify` says where and why.")
     if files:
-        write_report(report, files)
+        contents = (report.to_json(), markdown_report(report), page(report))
+        for file, content in zip(files, contents, strict=True):
+            file.write_text(content, encoding="utf-8")
         print(f"Wrote {', '.join(map(str, files))}", file=sys.stderr)

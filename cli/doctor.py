@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--context is what models should have room for; name them with --model.")
     try:
         # Imported here, because that it cannot be imported is what the doctor may have to say.
-        from ..measure.doctor.examination import examine
+        from ..measure.examination import examine
     except ImportError as error:
         print(f"FAULT   MLX or mlx-lm cannot be imported: {error}. Install dflash-mlx again.")
         return 1

@@ -1,13 +1,18 @@
 """``dflash-mlx evaluate``: τ of a pair by kind of prompt and by position, from real rounds."""
 
 import argparse
+import dataclasses
 import json
 import sys
 
+import mlx.core as mx
+
 from ..engine.sampling import Sampling
 from ..errors import UserError, counted
+from ..measure.arms import our_arms
 from ..measure.prompts import prompt_tokens
-from ..train.rounds import Question, Score, play, total
+from ..measure.run import Case, Run, measure
+from ..measure.score import Score, by_kind
 from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
 from .progress import Progress
 
@@ -44,57 +49,51 @@ def run(args: argparse.Namespace) -> int:
     """
     prompts = chosen_prompts(args)
     template = json_object("--chat-template-config", args.chat_template_config)
-    Sampling(args.temp, args.top_p, seed=args.seed or 0)
+    seed = int(mx.random.randint(0, 2**31 - 1).item()) if args.seed is None else args.seed
+    sampling = Sampling(args.temp, args.top_p, seed=seed)
     if not args.temp and (args.top_p or args.seed is not None):
         name = "top_p" if args.top_p else "seed"
         raise UserError(f"{name} has no effect on greedy text; give --temp as well.")
-    scores: dict[str, Score] = {}
+    runs: list[Run] = []
     interrupted = False
     try:
         pair, tokenizer = load_pair(args)
         if pair.drafter is None:
             raise UserError("There is no drafter to evaluate; give --draft-model.")
+        largest = pair.drafter.block_size
+        size = largest if args.block_size is None else args.block_size
+        if not 1 <= size <= largest:
+            raise UserError(
+                f"block_size must be between 1 and {largest}, which this drafter was trained for, "
+                f"not {size}."
+            )
         with Progress("text") as progress:
-            questions = [Question(prompt_tokens(tokenizer, p, template), p.kind) for p in prompts]
-            options = {
-                name: getattr(args, name) for name in ("max_tokens", "temp", "top_p", "seed")
-            }
+            cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, template)) for p in prompts]
+            _, arm = our_arms(pair, tokenizer, sampling, [size])
             progress.announce("generating")
-            progress.expect(len(questions))
-            for so_far in play(pair, tokenizer, questions, args.block_size, **options):
-                scores = so_far
+            progress.expect(len(cases))
+            for case in cases:
+                runs.append(measure(arm, case, args.max_tokens, 0)[0])
                 progress.advance()
     except KeyboardInterrupt:
-        if not scores:
+        if not runs:
             raise
         interrupted = True
-    scores = scores | {"total": total(scores)}
+    scores = by_kind(runs)
     if args.json:
-        print(json.dumps({kind: _numbers(score) for kind, score in scores.items()}, indent=4))
+        print(json.dumps({k: dataclasses.asdict(score) for k, score in scores.items()}, indent=4))
     else:
         print(_table(scores))
     if interrupted:
-        done = scores["total"].prompts
-        asked = counted(len(questions), "prompt")
-        print(f"Interrupted: {done} of {asked} answered.", file=sys.stderr)
+        asked = counted(len(cases), "prompt")
+        print(f"Interrupted: {len(runs)} of {asked} answered.", file=sys.stderr)
         return 130
     return 0
-
-
-def _numbers(score: Score) -> dict[str, float | int | list[float]]:
-    return {
-        "prompts": score.prompts,
-        "tokens": score.tokens,
-        "rounds": score.rounds.total,
-        "tau": score.tau,
-        "acceptance": score.rounds.acceptance(),
-        "tokens_per_second": score.tokens / max(score.seconds, 1e-9),
-    }
 
 
 def _table(scores: dict[str, Score]) -> str:
     lines = [f"{'kind':<12} {'prompts':>7} {'tokens':>7} {'τ':>6}  accepted by position"]
     for kind, score in scores.items():
-        rates = " ".join(f"{rate:.2f}" for rate in score.rounds.acceptance())
+        rates = " ".join(f"{rate:.2f}" for rate in score.acceptance)
         lines.append(f"{kind:<12} {score.prompts:>7} {score.tokens:>7} {score.tau:>6.3f}  {rates}")
     return "\n".join(lines)

@@ -4,11 +4,10 @@ import argparse
 
 from ..engine.sampling import Sampling
 from ..errors import UserError
-from ..measure.arms import Choice, usable_block_sizes
+from ..measure.arms import usable_block_sizes
+from ..measure.lossless import Check, check_texts, lossless_report, number_of_checks
 from ..measure.prompts import prompt_tokens
 from ..measure.run import Case
-from ..measure.verdict import in_words
-from ..measure.verify import Check, number_of_checks, verify
 from .options import (
     add_model_options,
     add_prompt_options,
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     prompts = chosen_prompts(args)
     options = json_object("--chat-template-config", args.chat_template_config)
     sizes = None if args.block_sizes is None else block_sizes(args.block_sizes)
-    Sampling(args.temp, seed=args.seed)
+    sampling = Sampling(args.temp, seed=args.seed)
     if not args.temp:
         raise UserError("--temp is that of the sampling; greedy text is verified in any case.")
     checks: list[Check] = []
@@ -74,9 +73,8 @@ def run(args: argparse.Namespace) -> int:
         cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, options)) for p in prompts]
         with Progress("text") as progress:
             progress.expect(number_of_checks(len(cases), sizes))
-            choice = Choice(args.temp, args.seed)
-            for check in verify(
-                pair, tokenizer, cases, sizes, choice, args.max_tokens, progress.announce
+            for check in check_texts(
+                pair, tokenizer, cases, sizes, sampling, args.max_tokens, progress.announce
             ):
                 checks.append(check)
                 progress.advance()
@@ -84,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
         if not checks:
             raise
         interrupted = True
-    print("\n".join([*notes, in_words(checks, tokenizer.decode)]))
+    print("\n".join([*notes, lossless_report(checks, tokenizer.decode)]))
     if interrupted:
         print("Interrupted: the rest was not verified.")
         return 130
     bad = {"different", "near-tie"} if args.strict else {"different"}
-    return int(any(check.verdict in bad for check in checks))
+    return int(any(check.outcome in bad for check in checks))

@@ -1,1 +1,1 @@
-"""Measuring a pair: how fast it is (``benchmark``), and whether it is lossless (``verify``)."""
+"""Measuring a pair: its speed, its τ, whether it is lossless, and whether all is well here."""

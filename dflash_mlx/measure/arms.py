@@ -10,6 +10,7 @@ from mlx_lm.generate import GenerationResponse as MlxLmResponse
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..engine.sampling import Sampling
 from ..errors import UserError
 from ..generation.response import GenerationResponse
 from ..generation.stream import stream_generate
@@ -39,29 +40,11 @@ class Arm:
     same_text: bool
 
 
-@dataclass(frozen=True)
-class Choice:
-    """How tokens are chosen, for every arm alike.
-
-    Attributes:
-        temp: temperature; 0 is greedy.
-        seed: of the sampling.
-        acceptance: as in :func:`dflash_mlx.stream_generate`.
-    """
-
-    temp: float = 0.0
-    seed: int = 0
-    acceptance: str = "coupled"
-
-    @property
-    def options(self) -> dict[str, float | int | str]:
-        """The options of :func:`dflash_mlx.stream_generate`."""
-        return {"temp": self.temp, "seed": self.seed, "acceptance": self.acceptance}
-
-    def __str__(self) -> str:
-        if not self.temp:
-            return "greedy"
-        return f"temperature {self.temp:g}, seed {self.seed}, {self.acceptance}"
+def in_words(sampling: Sampling) -> str:
+    """How tokens are chosen, as reports say it."""
+    if sampling.greedy:
+        return "greedy"
+    return f"temperature {sampling.temp:g}, seed {sampling.seed}, {sampling.acceptance}"
 
 
 def block_arm(block_size: BlockSize) -> str:
@@ -70,25 +53,27 @@ def block_arm(block_size: BlockSize) -> str:
 
 
 def our_arms(
-    pair: Pair, tokenizer: TokenizerWrapper, choice: Choice, block_sizes: Sequence[BlockSize]
+    pair: Pair, tokenizer: TokenizerWrapper, sampling: Sampling, block_sizes: Sequence[BlockSize]
 ) -> list[Arm]:
     """Plain decoding, and drafting with each block size."""
-    same = not choice.temp or choice.acceptance == "coupled"
+    same = sampling.greedy or sampling.acceptance == "coupled"
+    names = ("temp", "top_p", "top_k", "min_p", "seed", "acceptance")
+    chosen = {name: getattr(sampling, name) for name in names}
 
-    def stream(tokens: list[int], n: int, **options: object) -> Iterator[Response]:
-        return stream_generate(pair, tokenizer, tokens, n, **choice.options, **options)
+    def arm(name: str, same_text: bool, **rounds: object) -> Arm:
+        def stream(tokens: list[int], n: int) -> Iterator[Response]:
+            return stream_generate(pair, tokenizer, tokens, n, **chosen, **rounds)
 
-    def drafting(size: BlockSize) -> Stream:
-        return lambda tokens, n: stream(tokens, n, block_size=size)
+        return Arm(name, stream, same_text)
 
-    plain = Arm(PLAIN, lambda tokens, n: stream(tokens, n, draft=False), True)
-    return [plain, *(Arm(block_arm(size), drafting(size), same) for size in block_sizes)]
+    plain = arm(PLAIN, True, draft=False)
+    return [plain, *(arm(block_arm(size), same, block_size=size) for size in block_sizes)]
 
 
 def mlx_lm_arms(
     model: nn.Module,
     tokenizer: TokenizerWrapper,
-    choice: Choice,
+    sampling: Sampling,
     draft_model: nn.Module | None = None,
     num_draft_tokens: int = 2,
 ) -> list[Arm]:
@@ -97,17 +82,18 @@ def mlx_lm_arms(
     It draws its random numbers in another way, so that only its greedy text is comparable.
     """
 
-    def stream(tokens: list[int], n: int, **options: object) -> Iterator[Response]:
-        mx.random.seed(choice.seed)
-        sampler = make_sampler(temp=choice.temp)
-        return mlx_lm.stream_generate(model, tokenizer, tokens, n, sampler=sampler, **options)
+    def arm(name: str, **drafting: object) -> Arm:
+        def stream(tokens: list[int], n: int) -> Iterator[Response]:
+            mx.random.seed(sampling.seed)
+            sampler = make_sampler(temp=sampling.temp)
+            return mlx_lm.stream_generate(model, tokenizer, tokens, n, sampler=sampler, **drafting)
 
-    def drafting(tokens: list[int], n: int) -> Iterator[Response]:
-        return stream(tokens, n, draft_model=draft_model, num_draft_tokens=num_draft_tokens)
+        return Arm(name, stream, sampling.greedy)
 
-    arms = [Arm(MLX_LM, stream, not choice.temp)]
+    arms = [arm(MLX_LM)]
     if draft_model is not None:
-        arms.append(Arm(MLX_LM_DRAFT, drafting, not choice.temp))
+        drafting = {"draft_model": draft_model, "num_draft_tokens": num_draft_tokens}
+        arms.append(arm(MLX_LM_DRAFT, **drafting))
     return arms
 
 

@@ -75,14 +75,12 @@ def _rows(first: Report, second: Report, kind: str, context: int) -> list[Sequen
         sides.append({s.arm: s for s in summarize(runs, report.arms)})
     rows = []
     for arm in (arm for arm in sides[0] if arm in sides[1]):
-        a, b = (side[arm] for side in sides)
-        ratio = "-"
-        if a.decode_tps and b.decode_tps:
-            ratio = f"{b.decode_tps.median / a.decode_tps.median:.2f}"
-        speeds = [_median(s.decode_tps, ".1f") for s in (a, b)]
-        ratios = [_median(s.ratio, ".2f") for s in (a, b)]
-        taus = [_median(s.tau, ".2f") for s in (a, b)]
-        rows.append([f"{arm}, {kind}, {context_name(context)}", *speeds, ratio, *ratios, *taus])
+        found = [side[arm] for side in sides]
+        speeds, taus = ([s.spread(name) for s in found] for name in ("decode_tps", "tau"))
+        quotient = f"{speeds[1].median / speeds[0].median:.2f}" if all(speeds) else "-"
+        cells = [_median(s, ".1f") for s in speeds] + [quotient]
+        cells += [_median(value, ".2f") for value in (*(s.ratio for s in found), *taus)]
+        rows.append([f"{arm}, {kind}, {context_name(context)}", *cells])
     return rows
 
 

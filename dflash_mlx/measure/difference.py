@@ -19,23 +19,23 @@ ROUNDINGS = {mx.float32: 64, mx.float16: 4, mx.bfloat16: 4}
 
 
 @dataclass(frozen=True)
-class Block:
-    """The target's pass that chose a token in a round.
+class Pass:
+    """The target's pass that chose a token: a round's verify.
 
     Attributes:
-        begin: index of the emitted token that its first row chose; 0 follows the prompt.
-        rows: rows of the pass.
+        begin: index of the emitted token that its first position chose; 0 follows the prompt.
+        block_size: positions of the pass.
     """
 
     begin: int
-    rows: int
+    block_size: int
 
 
 @dataclass(frozen=True)
 class Difference:
     """The first token at which a text is not plain's, and what the target says there.
 
-    Logits are those of a plain pass, one row at a time, over the text that both share. When
+    Logits are those of plain passes, one position each, over the text that both share. When
     sampling, a logit has the temperature's share of its position's noise in it.
 
     Attributes:
@@ -47,8 +47,8 @@ class Difference:
         tolerance: the most that rounding is taken to explain.
         roundings: how many roundings of the dtype that is.
         dtype: the dtype of the target's hidden states.
-        rows: rows of the pass that chose ``found``, or None if that is not known.
-        moved: how far any logit moves when mlx-lm's caches get those rows in one pass, or None.
+        block_size: of the pass that chose ``found``, or None if that is not known.
+        moved: how far any logit moves when mlx-lm's caches get that block in one pass, or None.
         preferred: the token that is best then, or None.
     """
 
@@ -60,7 +60,7 @@ class Difference:
     tolerance: float = 0.0
     roundings: int = 0
     dtype: str = ""
-    rows: int | None = None
+    block_size: int | None = None
     moved: float | None = None
     preferred: int | None = None
 
@@ -82,7 +82,7 @@ def explain(
     plain: Sequence[int],
     other: Sequence[int],
     index: int,
-    block: Block | None = None,
+    chosen_in: Pass | None = None,
 ) -> Difference:
     """Look at the token where ``other`` leaves ``plain``, with the target's own logits.
 
@@ -93,13 +93,13 @@ def explain(
         plain: tokens of plain decoding.
         other: tokens of the other way.
         index: of the first token that differs.
-        block: the pass that chose the other's token, if it was of more than one row.
+        chosen_in: the pass that chose the other's token, if it is known.
     """
     expected, found = (text[index] if index < len(text) else None for text in (plain, other))
     if expected is None or found is None:
         return Difference(index, expected, found)
     shared = plain[:index]
-    logits = row_logits(target, prompt, shared)
+    logits = logits_after(target, prompt, shared)
     position = len(prompt) + index
     scores = chosen_by(sampling, logits, position)
     top = mx.sort(scores)[-2:]
@@ -112,45 +112,38 @@ def explain(
         "roundings": roundings,
         "dtype": str(target.dtype).removeprefix("mlx.core."),
     }
-    if block is not None and block.rows > 1:
-        in_block = block_logits(target, prompt, shared, block)
+    if chosen_in is not None and chosen_in.block_size > 1:
+        in_block = logits_after(target, prompt, shared, chosen_in)
         difference |= {
-            "rows": block.rows,
+            "block_size": chosen_in.block_size,
             "moved": mx.abs(in_block - logits).max().item(),
             "preferred": int(mx.argmax(chosen_by(sampling, in_block, position)).item()),
         }
     return Difference(index, expected, found, **difference)
 
 
-def row_logits(target: Target, prompt: Sequence[int], emitted: Sequence[int]) -> mx.array:
-    """Logits ``[vocab]`` float32 after prompt and ``emitted``, a pass of one row each token."""
-    return _logits(target, prompt, [[token] for token in [prompt[-1], *emitted]], -1)
-
-
-def block_logits(
-    target: Target, prompt: Sequence[int], emitted: Sequence[int], block: Block
+def logits_after(
+    target: Target, prompt: Sequence[int], emitted: Sequence[int], last: Pass | None = None
 ) -> mx.array:
-    """As :func:`row_logits`, with the last rows in one pass of ``block.rows``.
+    """Logits ``[vocab]`` float32 after prompt and ``emitted``, on mlx-lm's own caches.
 
-    What a round had drafted beyond the token is not known here; causal rows do not see it.
+    Args:
+        target: whose they are.
+        prompt: is prefilled.
+        emitted: the tokens after it, a pass for each of them.
+        last: a pass that takes the last of them together, in a block. What a round had drafted
+            beyond them is not known here; a causal pass does not see it.
     """
     inputs = [prompt[-1], *emitted]
-    known = inputs[block.begin :]
-    filled = known + [known[-1]] * (block.rows - len(known))
-    passes = [*([token] for token in inputs[: block.begin]), filled]
-    return _logits(target, prompt, passes, len(known) - 1)
-
-
-def _logits(
-    target: Target, prompt: Sequence[int], passes: Sequence[Sequence[int]], row: int
-) -> mx.array:
-    """Logits of a row of the last of these passes, on mlx-lm's own caches."""
+    last = last or Pass(len(emitted), 1)
+    known = inputs[last.begin :]
+    filled = known + [known[-1]] * (last.block_size - len(known))
     caches = target.make_cache()
     prefill(target, None, prompt[:-1], caches, None, 0, PREFILL_STEP, lambda *_: None)
-    for tokens in passes:
+    for tokens in (*([token] for token in inputs[: last.begin]), filled):
         logits, _ = target.forward(mx.array([tokens]), caches)
         mx.eval([cache.state for cache in caches])
-    return logits[0, row].astype(mx.float32)
+    return logits[0, len(known) - 1].astype(mx.float32)
 
 
 def chosen_by(sampling: Sampling, logits: mx.array, position: int) -> mx.array:

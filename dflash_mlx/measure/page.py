@@ -2,17 +2,11 @@
 
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from .arms import PLAIN
 from .report import Report
-from .run import Run
-from .summary import (
-    Spread,
-    acceptance,
-    medians,
-    summarize,
-    tokens_per_round_over_time,
-)
+from .summary import Spread, acceptance, summarize, tokens_per_round_over_time
 from .svg import Series, bar_chart, line_chart
 from .tables import Table, context_name, heading, tables
 
@@ -47,12 +41,7 @@ svg text { fill: var(--soft); } .grid { stroke: var(--rule); fill: none; }
 def page(report: Report) -> str:
     """The whole report as an HTML document."""
     lines = "".join(f"<li>{escape(line)}</li>" for line in heading(report))
-    figures = [
-        _speedup(report),
-        _speed_by_context(report),
-        _acceptance(report),
-        _rounds(report),
-    ]
+    figures = [draw(report) for draw in (_speedup, _speed_by_context, _acceptance, _rounds)]
     body = [*filter(None, figures), *map(_table, tables(report))]
     if not report.runs:
         body = ["<p>Nothing was measured.</p>"]
@@ -104,56 +93,69 @@ def _speedup(report: Report) -> str:
 def _speed_by_context(report: Report) -> str:
     if len(report.contexts) < 2:
         return ""
-    lines = []
-    for arm in report.arms:
-        points = [_point(report.runs, arm, context) for context in report.contexts]
-        lines.append((_series(report.arms)[arm], sorted(p for p in points if p is not None)))
-    lines = [(series, points) for series, points in lines if points]
-    if not lines:
-        return ""
-    marks = sorted({x for _, points in lines for x, _ in points})
-    chart = line_chart(lines, "prompt tokens", "decode tok/s", log_x=True, x_marks=marks)
+    points: dict[str, list[tuple[int, float]]] = {arm: [] for arm in report.arms}
+    for context in report.contexts:
+        runs = [run for run in report.runs if run.context == context]
+        length = round(Spread.of(run.prompt_tokens for run in runs).median)
+        for summary in summarize(runs, report.arms):
+            if (speed := summary.spread("decode_tps")) is not None:
+                points[summary.arm].append((length, speed.median))
+    series = _series(report.arms)
+    lines = [(series[arm], sorted(found)) for arm, found in points.items()]
     lengths = ", ".join(map(context_name, report.contexts))
-    caption = f"Medians over prompts; prompts were taken {lengths}."
-    return _figure("Decoding speed by length of the prompt", [s for s, _ in lines], chart, caption)
-
-
-def _point(runs: Sequence[Run], arm: str, context: int) -> tuple[int, float] | None:
-    own = [run for run in runs if run.context == context]
-    length = Spread.of(run.prompt_tokens for run in own)
-    speed = Spread.of(medians(own, arm, lambda run: run.decode_tps).values())
-    return (round(length.median), speed.median) if length and speed else None
+    return _line_figure(
+        "Decoding speed by length of the prompt",
+        f"Medians over prompts; prompts were taken {lengths}.",
+        lines,
+        ("prompt tokens", "decode tok/s"),
+        log_x=True,
+        at_points=True,
+    )
 
 
 def _acceptance(report: Report) -> str:
-    rates = [(_series(report.arms)[arm], acceptance(report.runs, arm)) for arm in report.arms]
-    lines = [(series, list(enumerate(found, 1))) for series, found in rates if found]
-    if not lines:
-        return ""
-    marks = range(1, max(len(points) for _, points in lines) + 1)
-    chart = line_chart(lines, "position", "accepted", x_marks=marks, least_high=1.0)
-    caption = "How often the draft at a position was accepted, mean over all generations."
-    return _figure("Acceptance by position", [s for s, _ in lines], chart, caption)
+    series = _series(report.arms)
+    rates = {arm: acceptance(report.runs, arm) for arm in report.arms}
+    return _line_figure(
+        "Acceptance by position",
+        "How often the draft at a position was accepted, mean over all generations.",
+        [(series[arm], list(enumerate(found, 1))) for arm, found in rates.items()],
+        ("position", "accepted"),
+        at_points=True,
+        least_high=1.0,
+    )
 
 
 def _rounds(report: Report) -> str:
     """Tokens a round of one arm, a line a kind: of the arm that was fastest."""
-    speeds = {s.arm: s.ratio for s in summarize(report.runs, report.arms) if s.arm != PLAIN}
-    drafting = [arm for arm in speeds if speeds[arm] and acceptance(report.runs, arm)]
+    ratios = {s.arm: s.ratio for s in summarize(report.runs, report.arms) if s.arm != PLAIN}
+    drafting = [arm for arm in ratios if ratios[arm] and acceptance(report.runs, arm)]
     if not drafting:
         return ""
-    best = max(drafting, key=lambda arm: speeds[arm].median)
+    best = max(drafting, key=lambda arm: ratios[arm].median)
     series = _series(report.kinds)
-    found = [
-        (series[kind], tokens_per_round_over_time([r for r in report.runs if r.kind == kind], best))
-        for kind in report.kinds
-    ]
-    lines = [(kind, points) for kind, points in found if points]
+    by_kind = {kind: [r for r in report.runs if r.kind == kind] for kind in report.kinds}
+    return _line_figure(
+        "Tokens per round over time",
+        f"{best}, the fastest drafting arm here; means over the prompts of a kind.",
+        [(series[k], tokens_per_round_over_time(runs, best)) for k, runs in by_kind.items()],
+        ("emitted tokens", "tokens a round"),
+        least_high=1.0,
+    )
+
+
+def _line_figure(
+    title: str,
+    caption: str,
+    lines: Sequence[tuple[Series, Sequence[tuple[float, float]]]],
+    labels: tuple[str, str],
+    **axes: Any,
+) -> str:
+    """Those of the lines that have points, or nothing if none has."""
+    lines = [(series, points) for series, points in lines if points]
     if not lines:
         return ""
-    chart = line_chart(lines, "emitted tokens", "tokens a round", least_high=1.0)
-    caption = f"{best}, the fastest drafting arm here; means over the prompts of a kind."
-    return _figure("Tokens per round over time", [s for s, _ in lines], chart, caption)
+    return _figure(title, [s for s, _ in lines], line_chart(lines, *labels, **axes), caption)
 
 
 def _figure(title: str, series: Sequence[Series], chart: str, caption: str) -> str:

@@ -1,7 +1,8 @@
-"""A benchmark's report: what was measured, on what, and its JSON file."""
+"""A benchmark's report: what was measured, on what, and the files that it is kept in."""
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from .run import Run
 
 FORMAT = "dflash-mlx benchmark"
 VERSION = 1
+_SUFFIXES = (".json", ".md", ".html")
 
 
 @dataclass
@@ -87,6 +89,32 @@ class Report:
             return cls(**content, runs=runs)
         except (KeyError, TypeError) as error:
             raise UserError(f"{path} is a damaged report: {error}.") from error
+
+
+def report_files(output: str) -> list[Path]:
+    """Where a report's JSON, Markdown and page will go; found out before minutes of measuring.
+
+    Args:
+        output: a folder, which exists or ends in a slash, or the files' common beginning; one of
+            the files' names stands for all three.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    prefix = Path(output).expanduser()
+    if prefix.is_dir() or output.endswith("/"):
+        prefix = prefix / "benchmark"
+    elif prefix.suffix in _SUFFIXES:
+        prefix = prefix.with_suffix("")
+    files = [prefix.with_name(prefix.name + suffix) for suffix in _SUFFIXES]
+    try:
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{prefix.parent} cannot be made ({error.strerror}).") from error
+    for path in (prefix.parent, *(file for file in files if file.exists())):
+        if not os.access(path, os.W_OK) or (path in files and not path.is_file()):
+            raise UserError(f"{path} cannot be written; choose another --output.")
+    return files
 
 
 def unique(values: Iterable[Any]) -> list[Any]:

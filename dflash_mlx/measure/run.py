@@ -1,5 +1,6 @@
 """One measured generation."""
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,10 @@ class Run:
     kernels: str = ""
     differs_at: int | None = None
     same_text: bool | None = None
+
+    def rounds(self, drafts: int = 0) -> int:
+        """Rounds whose block had at least so many drafts."""
+        return sum(n for size, n in self.block_rounds.items() if int(size) > drafts)
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,5 @@ def tokens_per_round(from_draft: Sequence[bool]) -> list[int]:
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
     """Index of the first token that differs, or None if the two are equal."""
-    for i, (a, b) in enumerate(zip(ours, theirs, strict=False)):
-        if a != b:
-            return i
-    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+    pairs = itertools.zip_longest(ours, theirs)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), None)

@@ -4,7 +4,8 @@ A ratio is taken prompt by prompt, between medians over the repetitions, so that
 happens to be slow in every arm does not move it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -37,62 +38,48 @@ class Summary:
 
     Attributes:
         arm: its name.
-        prompts: how many prompts were measured.
-        ratio: decoding speed relative to plain, over prompts that both arms have.
-        decode_tps: tokens a second of decoding, over prompts.
-        prompt_tps: tokens a second of the prompt, over prompts.
-        first_token_seconds: over prompts.
-        tau: mean tokens a round, over prompts.
-        peak_gb: greatest peak memory.
-        working_gb: greatest memory on top of the models.
-        different: prompts whose text is not plain's; None if that is not promised or not known.
+        runs: its runs.
+        plain: those of plain decoding.
     """
 
     arm: str
-    prompts: int
-    ratio: Spread | None
-    decode_tps: Spread | None
-    prompt_tps: Spread | None
-    first_token_seconds: Spread | None
-    tau: Spread | None
-    peak_gb: float
-    working_gb: float
-    different: int | None
+    runs: Sequence[Run]
+    plain: Sequence[Run]
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts were measured."""
+        return len(unique(map(_key, self.runs)))
+
+    @property
+    def ratio(self) -> Spread | None:
+        """Decoding speed relative to plain, over prompts that both arms have."""
+        speed, plain = (_medians(runs, "decode_tps") for runs in (self.runs, self.plain))
+        return Spread.of(speed[key] / plain[key] for key in speed if key in plain)
+
+    @property
+    def different(self) -> int | None:
+        """Prompts whose text is not plain's; None if that is not promised or not known."""
+        judged = [run for run in self.runs if run.same_text is not None]
+        return len(unique(_key(run) for run in judged if not run.same_text)) if judged else None
+
+    def spread(self, name: str) -> Spread | None:
+        """Of a field of the runs, over prompts."""
+        return Spread.of(_medians(self.runs, name).values())
 
 
 def summarize(runs: Sequence[Run], arms: Sequence[str]) -> list[Summary]:
     """A summary of each arm that has runs."""
-    return [_summary(runs, arm) for arm in arms if any(run.arm == arm for run in runs)]
+    by_arm = {arm: [run for run in runs if run.arm == arm] for arm in (*arms, PLAIN)}
+    return [Summary(arm, by_arm[arm], by_arm[PLAIN]) for arm in arms if by_arm[arm]]
 
 
-def _summary(runs: Sequence[Run], arm: str) -> Summary:
-    own = [run for run in runs if run.arm == arm]
-    speed, plain = medians(runs, arm, _decode), medians(runs, PLAIN, _decode)
-    judged = [run for run in own if run.same_text is not None]
-    return Summary(
-        arm=arm,
-        prompts=len(medians(runs, arm, lambda run: run.seconds)),
-        ratio=Spread.of(speed[key] / plain[key] for key in speed if key in plain),
-        decode_tps=Spread.of(speed.values()),
-        prompt_tps=Spread.of(medians(runs, arm, lambda run: run.prompt_tps).values()),
-        first_token_seconds=Spread.of(
-            medians(runs, arm, lambda run: run.first_token_seconds).values()
-        ),
-        tau=Spread.of(medians(runs, arm, lambda run: run.tau).values()),
-        peak_gb=max(run.peak_gb for run in own),
-        working_gb=max(run.working_gb for run in own),
-        different=len(unique(_key(r) for r in judged if not r.same_text)) if judged else None,
-    )
-
-
-def medians(
-    runs: Sequence[Run], arm: str, value: Callable[[Run], float | None]
-) -> dict[tuple[str, int], float]:
-    """By prompt and context, the median over an arm's repetitions."""
+def _medians(runs: Sequence[Run], name: str) -> dict[tuple[str, int], float]:
+    """By prompt and context, the median over the repetitions of what is known."""
     found: dict[tuple[str, int], list[float]] = {}
     for run in runs:
-        if run.arm == arm and value(run) is not None:
-            found.setdefault(_key(run), []).append(value(run))
+        if getattr(run, name) is not None:
+            found.setdefault(_key(run), []).append(getattr(run, name))
     return {key: median(values) for key, values in found.items()}
 
 
@@ -124,23 +111,16 @@ def tokens_per_round_over_time(
     rounds = []
     for run in runs:
         if run.arm == arm and run.repeat == 0:
-            emitted = 0
             # What a last round emitted may have been cut by the end of the text.
-            for count in run.tokens_per_round[:-1]:
-                rounds.append((emitted, count))
-                emitted += count
+            counts = run.tokens_per_round[:-1]
+            rounds += zip(itertools.accumulate(counts, initial=0), counts, strict=False)
     if not rounds:
         return []
-    length = max(at for at, _ in rounds) + 1
-    width = max(length / most_buckets, _LEAST_BUCKET)
+    width = max((max(at for at, _ in rounds) + 1) / most_buckets, _LEAST_BUCKET)
     found: dict[int, list[int]] = {}
     for at, count in rounds:
         found.setdefault(int(at / width), []).append(count)
     return [((b + 0.5) * width, fmean(found[b])) for b in sorted(found)]
-
-
-def _decode(run: Run) -> float | None:
-    return run.decode_tps
 
 
 def _key(run: Run) -> tuple[str, int]:

@@ -110,7 +110,7 @@ def line_chart(
     y_label: str,
     *,
     log_x: bool = False,
-    x_marks: Sequence[float] | None = None,
+    at_points: bool = False,
     least_high: float = 0.0,
 ) -> str:
     """Lines with a dot at each of their points.
@@ -120,15 +120,15 @@ def line_chart(
         x_label: what the x axis shows.
         y_label: what the y axis shows.
         log_x: whether the x axis is logarithmic.
-        x_marks: where the x axis is labelled; None takes round numbers.
+        at_points: whether the x axis is labelled where there are points, and not at round numbers
+            from 0 up.
         least_high: a value that the y axis reaches at least.
     """
-    xs = [x for _, points in lines for x, _ in points]
+    xs = sorted({x for _, points in lines for x, _ in points})
     y_marks = ticks(max([least_high, *(v for _, points in lines for _, v in points)]))
     y = Axis(0, y_marks[-1], HEIGHT - BOTTOM, TOP)
-    marks = ticks(max(xs)) if x_marks is None else x_marks
-    low = min(xs) if log_x else min([0.0, *marks] if x_marks is None else [*xs, *marks])
-    x = Axis(low, max([*xs, *marks]), LEFT + 14, WIDTH - RIGHT - 14, log_x)
+    marks = xs if at_points else ticks(xs[-1])
+    x = Axis(marks[0], max(xs[-1], marks[-1]), LEFT + 14, WIDTH - RIGHT - 14, log_x)
     parts = [_grid(y, y_marks, y_label)]
     parts += [_text(x(mark), HEIGHT - BOTTOM + 18, f"{mark:g}", "middle") for mark in marks]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "middle"))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import counted
@@ -33,54 +33,29 @@ def tables(report: Report) -> list[Table]:
     """All tables of a report; none if nothing was measured."""
     if not report.runs:
         return []
-    found = [_overall(report)]
+    found, arms, ratio = [_overall(report)], report.arms, _OVERALL["÷ plain"]
     if len(report.kinds) > 1:
         kinds = [(kind, [r for r in report.runs if r.kind == kind]) for kind in report.kinds]
-        found.append(_ratios(report, "÷ plain, by kind of text", kinds))
-        found.append(_taus(report, kinds))
+        drafting = [arm for arm in arms if acceptance(report.runs, arm)]
+        found.append(_by_column("÷ plain, by kind of text", arms, kinds, ratio))
+        found.append(_by_column("τ, by kind of text", drafting, kinds, _tau))
     if len(report.contexts) > 1:
-        contexts = [(n, [r for r in report.runs if r.context == n]) for n in report.contexts]
-        columns = [(context_name(n), runs) for n, runs in contexts]
-        found.append(_ratios(report, "÷ plain, by length of the prompt", columns))
-        found.append(_speeds(report, columns))
+        contexts = [
+            (context_name(n), [r for r in report.runs if r.context == n]) for n in report.contexts
+        ]
+        speed, by_length = _OVERALL["decode tok/s"], "by length of the prompt"
+        found.append(_by_column(f"÷ plain, {by_length}", arms, contexts, ratio))
+        found.append(_by_column(f"Decode tok/s, {by_length}", arms, contexts, speed))
     found += [_acceptance(report), _block_sizes(report)]
     return [table for table in found if table.rows]
 
 
-def _overall(report: Report) -> Table:
-    rows = [
-        [
-            s.arm,
-            spread(s.ratio, ".2f"),
-            spread(s.decode_tps, ".1f"),
-            spread(s.prompt_tps, ".0f"),
-            spread(s.first_token_seconds, ".0f", 1e3),
-            f"{s.tau.median:.2f}",
-            f"{s.peak_gb:.2f}",
-            f"{s.working_gb:.2f}",
-            _same(s),
-        ]
-        for s in summarize(report.runs, report.arms)
-    ]
-    headers = (
-        "arm",
-        "÷ plain",
-        "decode tok/s",
-        "prompt tok/s",
-        "first token ms",
-        "τ",
-        "peak GB",
-        "on top GB",
-        "plain's text",
-    )
-    note = (
-        "Median over prompts [least, greatest]; each prompt is the median of its repetitions. "
-        "÷ plain compares decoding on the same prompt. Peak GB counts everything loaded here, on "
-        "top GB only what generating adds."
-    )
-    if (share := repeat_spread(report.runs)) is not None:
-        note += f" Repetitions of a prompt lie {share:.1%} apart (median)."
-    return Table("All prompts", headers, rows, note)
+Cell = Callable[[Summary], str]
+Columns = Sequence[tuple[str, Sequence[Run]]]
+
+
+def _tau(summary: Summary) -> str:
+    return spread(summary.spread("tau"), ".2f")
 
 
 def _same(summary: Summary) -> str:
@@ -91,28 +66,34 @@ def _same(summary: Summary) -> str:
     return "yes"
 
 
-Columns = Sequence[tuple[str, Sequence[Run]]]
+_OVERALL: dict[str, Cell] = {
+    "÷ plain": lambda s: spread(s.ratio, ".2f"),
+    "decode tok/s": lambda s: spread(s.spread("decode_tps"), ".1f"),
+    "prompt tok/s": lambda s: spread(s.spread("prompt_tps"), ".0f"),
+    "first token ms": lambda s: spread(s.spread("first_token_seconds"), ".0f", 1e3),
+    "τ": lambda s: f"{s.spread('tau').median:.2f}",
+    "peak GB": lambda s: f"{max(run.peak_gb for run in s.runs):.2f}",
+    "on top GB": lambda s: f"{max(run.working_gb for run in s.runs):.2f}",
+    "plain's text": _same,
+}
 
 
-def _ratios(report: Report, title: str, columns: Columns) -> Table:
-    return _by_column(report, title, columns, lambda s: spread(s.ratio, ".2f"))
+def _overall(report: Report) -> Table:
+    summaries = summarize(report.runs, report.arms)
+    rows = [[s.arm, *(cell(s) for cell in _OVERALL.values())] for s in summaries]
+    note = (
+        "Median over prompts [least, greatest]; each prompt is the median of its repetitions. "
+        "÷ plain compares decoding on the same prompt. Peak GB counts everything loaded here, on "
+        "top GB only what generating adds."
+    )
+    if (share := repeat_spread(report.runs)) is not None:
+        note += f" Repetitions of a prompt lie {share:.1%} apart (median)."
+    return Table("All prompts", ["arm", *_OVERALL], rows, note)
 
 
-def _taus(report: Report, columns: Columns) -> Table:
-    drafting = replace(report, arms=[a for a in report.arms if acceptance(report.runs, a)])
-    return _by_column(drafting, "τ, by kind of text", columns, lambda s: spread(s.tau, ".2f"))
-
-
-def _speeds(report: Report, columns: Columns) -> Table:
-    title = "Decode tok/s, by length of the prompt"
-    return _by_column(report, title, columns, lambda s: spread(s.decode_tps, ".1f"))
-
-
-def _by_column(
-    report: Report, title: str, columns: Columns, cell: Callable[[Summary], str]
-) -> Table:
-    found = [{s.arm: cell(s) for s in summarize(runs, report.arms)} for _, runs in columns]
-    arms = [arm for arm in report.arms if any(arm in column for column in found)]
+def _by_column(title: str, arms: Sequence[str], columns: Columns, cell: Cell) -> Table:
+    found = [{s.arm: cell(s) for s in summarize(runs, arms)} for _, runs in columns]
+    arms = [arm for arm in arms if any(arm in column for column in found)]
     rows = [[arm, *(column.get(arm, "-") for column in found)] for arm in arms]
     return Table(title, ["arm", *(name for name, _ in columns)], rows)
 

@@ -9,8 +9,8 @@ from support.reports import made_report
 
 from dflash_mlx import stream_generate
 from dflash_mlx.cli.main import main
+from dflash_mlx.measure import alternation as loop
 from dflash_mlx.measure import arms as ways
-from dflash_mlx.measure import benchmark as loop
 from dflash_mlx.measure.run import measure
 
 QUICK = ("--kinds", "code", "--limit", "1", "-m", "8", "--repeats", "1")

@@ -8,8 +8,8 @@ import pytest
 from support.folders import save_drafter, save_target
 
 from dflash_mlx.cli.main import main
-from dflash_mlx.measure.doctor import examination
-from dflash_mlx.measure.doctor.finding import Finding
+from dflash_mlx.measure import examination
+from dflash_mlx.measure.finding import Finding
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -25,13 +25,14 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_this_machine_has_no_fault(capsys):
     code, out, err = run(capsys)
+    words = " ".join(out.split())
     assert (code, err) == (0, "") and out.endswith("\nNo faults found.\n")
-    assert "FAULT" not in out and "A tiny pair in memory generated 48 tokens" in " ".join(
-        out.split()
-    )
+    assert "FAULT" not in out and "A tiny pair in memory generated 48 tokens" in words
+    assert "In a tiny pair in memory, the drafter's fused parts run so:" in words
+    assert "in a round of" not in words
 
 
-def test_json(capsys, tmp_path):
+def test_json_about_a_pair(capsys, tmp_path):
     save_target(tmp_path / "target")
     save_drafter(tmp_path / "drafter")
     pair = ("--model", tmp_path / "target", "--draft-model", tmp_path / "drafter")
@@ -42,26 +43,23 @@ def test_json(capsys, tmp_path):
     topics = {f["topic"]: f for f in found["findings"]}
     assert {"machine", "packages", "backend", "kernels", "generation", "hub-cache"} <= set(topics)
     assert topics["fit"]["status"] == "ok" and "100 tokens" in topics["fit"]["text"]
+    assert f"of {tmp_path / 'drafter'} run so in a round of 8" in topics["drafter-kernels"]["text"]
+    assert topics["pair"]["status"] == "ok"
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("advice", 0), ("fault", 1)])
 def test_exit_code_follows_the_faults(status, code, capsys, monkeypatch):
     finding = Finding("machine", status, "Something is so.")
-    monkeypatch.setattr(examination, "check_machine", lambda: finding)
-    assert run(capsys)[0] == code
+    monkeypatch.setattr(examination, "examine", lambda *_: iter([finding]))
+    found, out, _ = run(capsys)
+    assert found == code and f"{status.upper() if code else status:8}Something is so.\n" in out
+    assert out.endswith("\n1 fault found.\n" if code else "\nNo faults found.\n")
     found, out, _ = run(capsys, "--json")
     assert found == code and json.loads(out)["ok"] is (code == 0)
 
 
-def test_fault_is_printed(capsys, monkeypatch):
-    finding = Finding("machine", "fault", "Something is broken.")
-    monkeypatch.setattr(examination, "check_machine", lambda: finding)
-    out = run(capsys)[1]
-    assert out.startswith("FAULT   Something is broken.\n") and out.endswith("\n1 fault found.\n")
-
-
 def test_software_that_cannot_be_imported_is_a_fault(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dflash_mlx.measure.doctor.examination", None)
+    monkeypatch.setitem(sys.modules, "dflash_mlx.measure.examination", None)
     code, out, err = run(capsys)
     assert (code, err) == (1, "") and out.startswith("FAULT   MLX or mlx-lm cannot be imported")
 
@@ -70,7 +68,6 @@ def test_clean(capsys, tmp_path):
     left = tmp_path / "dflash-mlx" / ".a.0123abcd.partial"
     left.mkdir(parents=True)
     os.utime(left, (0, 0))
-    assert "--clean" in run(capsys)[1] and left.exists()
     assert run(capsys, "--clean")[0] == 0 and not left.exists()
 
 
@@ -89,6 +86,24 @@ def test_mistake_is_one_sentence_and_exit_code_2(arguments, words, capsys):
     assert (code, out) == (2, "") and words in err and err.count("\n") == 1
 
 
-def test_model_that_is_not_here(capsys):
-    code, out, _ = run(capsys, "--model", "org/model")
-    assert code == 0 and "downloads nothing" in " ".join(out.split())
+def test_of_what_is_not_a_pair_there_is_no_more_to_say(capsys, tmp_path):
+    target, drafter = tmp_path / "my own target model", tmp_path / "my own drafter model"
+    save_target(target)
+    save_drafter(drafter)
+    code, out, _ = run(capsys, "--model", drafter, "--draft-model", target)
+    assert code == 1 and "are swapped" in out and out.endswith("\n1 fault found.\n")
+    assert "They fit" not in out and "in a round of" not in out
+    # A command to copy stays whole, whatever is in its paths.
+    lines = out.splitlines()
+    assert all(sum(f"'{path}'" in line for line in lines) == 1 for path in (target, drafter))
+
+
+@pytest.mark.parametrize("name", ["org/model", "not a name"])
+def test_model_that_is_not_here_is_not_downloaded(name, capsys, monkeypatch):
+    def download(*_: object, **__: object) -> None:
+        raise AssertionError("the doctor downloads nothing")
+
+    monkeypatch.setattr("dflash_mlx.loading.hub.snapshot_download", download)
+    monkeypatch.setattr("socket.socket", download)
+    code, out, _ = run(capsys, "--model", name)
+    assert code == 0 and f"{name} is not on this machine" in " ".join(out.split())

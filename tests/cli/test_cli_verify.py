@@ -6,15 +6,17 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import save_model
 from support.folders import VOCAB, save_drafter, save_target
+from support.pairs import accept_everything
 
 import dflash_mlx
 from dflash_mlx.cli import verify as command
 from dflash_mlx.cli.main import main
 from dflash_mlx.engine import choose
 from dflash_mlx.engine.accept import accept_equal
-from dflash_mlx.measure.arms import Choice, our_arms
+from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.measure.arms import our_arms
+from dflash_mlx.measure.lossless import emit
 from dflash_mlx.measure.prompts import prompt_tokens, read_prompts
-from dflash_mlx.measure.verify import emit
 
 QUICK = ("--kinds", "code", "-m", "12")
 
@@ -36,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 def plain_text(pair: list[str], **options: object) -> list[int]:
     """Plain greedy tokens of the first prompt."""
     model, tokenizer = dflash_mlx.load(pair[1])
-    arm = our_arms(model, tokenizer, Choice(**options), [])[0]
+    arm = our_arms(model, tokenizer, Sampling(**options), [])[0]
     return emit(arm, prompt_tokens(tokenizer, read_prompts()[0]), 12).tokens
 
 
@@ -48,12 +50,6 @@ def test_equal_texts(pair, capsys):
         (found,) = (x for x in out.splitlines() if x.startswith(line))
         assert found.endswith("equal")
     assert "code-1, greedy, mlx-lm" in out
-
-
-def accept_everything(drafts: mx.array, targets: mx.array) -> tuple[mx.array, mx.array]:
-    """What the target thinks of the drafts is not asked."""
-    tokens = mx.concatenate([drafts, targets[:, -1:]], axis=1)
-    return tokens, mx.full((drafts.shape[0],), drafts.shape[1], mx.int32)
 
 
 def test_lossy_pair_is_found(pair, capsys, monkeypatch):
@@ -105,22 +101,22 @@ def test_near_tie_is_said_and_explained(tied, capsys, monkeypatch):
 
 
 def test_interrupt_prints_the_verdicts_so_far(pair, capsys, monkeypatch):
-    def verify(*arguments):
-        checks = command_verify(*arguments)
+    def check_texts(*arguments):
+        checks = real(*arguments)
         yield next(checks)
         raise KeyboardInterrupt
 
-    command_verify = command.verify
-    monkeypatch.setattr(command, "verify", verify)
+    real = command.check_texts
+    monkeypatch.setattr(command, "check_texts", check_texts)
     code, out, _ = run(capsys, *pair, *QUICK)
     assert code == 130 and "The text is equal" in out and "was not verified" in out
 
 
 def test_interrupt_before_the_first_verdict(pair, capsys, monkeypatch):
-    def verify(*_):
+    def check_texts(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "verify", verify)
+    monkeypatch.setattr(command, "check_texts", check_texts)
     assert run(capsys, *pair, *QUICK) == (130, "", "interrupted\n")
 
 

@@ -8,22 +8,21 @@ from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx.engine.sampling import Sampling
-from dflash_mlx.measure.arms import Choice, mlx_lm_arms, our_arms
+from dflash_mlx.measure.arms import mlx_lm_arms, our_arms
 from dflash_mlx.measure.difference import (
-    Block,
     Difference,
-    block_logits,
+    Pass,
     chosen_by,
     explain,
-    row_logits,
+    logits_after,
 )
-from dflash_mlx.measure.verify import emit
+from dflash_mlx.measure.lossless import emit
 from dflash_mlx.target.target import Target
 
 PROMPT = random_prompt(9, VOCAB)
 
 
-def logits_after(model, tokens):
+def whole(model, tokens):
     return model(mx.array([tokens]))[0, -1]
 
 
@@ -33,7 +32,7 @@ def test_best_token_at_every_index_is_plains(sampling):
     model = tiny_model()
     text = plain(model, PROMPT, 12, sampling)
     for index, token in enumerate(text):
-        logits = row_logits(Target(model), PROMPT, text[:index])
+        logits = logits_after(Target(model), PROMPT, text[:index])
         best = mx.argmax(chosen_by(sampling, logits, len(PROMPT) + index))
         assert best.item() == token
 
@@ -44,9 +43,9 @@ def test_the_same_logits_in_a_block(family, begin, rows):
     model = tiny_model(family)
     text = plain_greedy(model, PROMPT, 6 if begin < 6 else 7)
     shared = text[: min(begin + 3, begin + rows - 1, 6)]
-    by_row = row_logits(Target(model), PROMPT, shared)
-    in_block = block_logits(Target(model), PROMPT, shared, Block(begin, rows))
-    assert mx.abs(by_row - logits_after(model, PROMPT + shared)).max().item() < 1e-3
+    by_row = logits_after(Target(model), PROMPT, shared)
+    in_block = logits_after(Target(model), PROMPT, shared, Pass(begin, rows))
+    assert mx.abs(by_row - whole(model, PROMPT + shared)).max().item() < 1e-3
     assert mx.abs(by_row - in_block).max().item() < 1e-3
 
 
@@ -54,15 +53,15 @@ def test_the_same_logits_in_a_block(family, begin, rows):
 def test_gap_and_distance_of_a_difference(sampling):
     model = tiny_model()
     text = plain(model, PROMPT, 8, sampling)
-    scores = chosen_by(sampling, logits_after(model, PROMPT + text[:5]), len(PROMPT) + 5)
+    scores = chosen_by(sampling, whole(model, PROMPT + text[:5]), len(PROMPT) + 5)
     *_, third, second, best = mx.argsort(scores).tolist()
     assert best == text[5]
     other = [*text[:5], third, 0]
-    found = explain(Target(model), sampling, PROMPT, text, other, 5, Block(4, 3))
+    found = explain(Target(model), sampling, PROMPT, text, other, 5, Pass(4, 3))
     assert (found.index, found.expected, found.found) == (5, best, third)
     assert found.gap == pytest.approx((scores[best] - scores[second]).item(), abs=1e-3)
     assert found.behind == pytest.approx((scores[best] - scores[third]).item(), abs=1e-3)
-    assert found.rows == 3 and found.preferred == best and found.moved < 1e-3
+    assert found.block_size == 3 and found.preferred == best and found.moved < 1e-3
     assert found.dtype == "float32" and 0 < found.tolerance < 1e-3 < found.gap
     assert not found.near_tie
 
@@ -73,10 +72,10 @@ def test_tolerance_follows_the_dtype():
         model = tiny_model()
         model.set_dtype(dtype)
         found = explain(Target(model), Sampling(), PROMPT, [1], [2], 0)
-        logits = logits_after(model, PROMPT)
+        logits = whole(model, PROMPT)
         largest = mx.abs(logits).max().item()
         tolerances[dtype] = found.tolerance / largest
-        assert found.rows is None and found.moved is None
+        assert found.block_size is None and found.moved is None
     assert tolerances[mx.float16] == pytest.approx(4 * 2**-10, rel=0.02)
     assert tolerances[mx.bfloat16] == pytest.approx(4 * 2**-7, rel=0.1)
     assert tolerances[mx.float32] == pytest.approx(64 * 2**-23, rel=0.01)
@@ -103,12 +102,12 @@ def test_blocks_of_emitted_tokens():
     model, tokenizer = tiny_model(), byte_tokenizer()
     truth = PROMPT + plain_greedy(model, PROMPT, 30)
     with oracle_pair(model, truth, counts=(2, 0, 3)) as pair:
-        plain_arm, block_arm = our_arms(pair, tokenizer, Choice(), [4])
-        (theirs,) = mlx_lm_arms(pair.model, tokenizer, Choice())
+        plain_arm, block_arm = our_arms(pair, tokenizer, Sampling(), [4])
+        (theirs,) = mlx_lm_arms(pair.model, tokenizer, Sampling())
         found = emit(block_arm, PROMPT, 10)
-        assert [block.begin for block in found.blocks] == [0, 0, 0, 3, 4, 4, 4, 4, 8, 8]
-        assert {block.rows for block in found.blocks} == {4} and found.tau > 1
-        blocks = emit(plain_arm, PROMPT, 3).blocks
-        assert [(block.begin, block.rows) for block in blocks] == [(0, 1), (1, 1), (2, 1)]
+        assert [block.begin for block in found.passes] == [0, 0, 0, 3, 4, 4, 4, 4, 8, 8]
+        assert {block.block_size for block in found.passes} == {4} and found.tau > 1
+        blocks = emit(plain_arm, PROMPT, 3).passes
+        assert [(block.begin, block.block_size) for block in blocks] == [(0, 1), (1, 1), (2, 1)]
         text = emit(theirs, PROMPT, 3)
-        assert text.blocks == [None] * 3 and text.tau is None
+        assert text.passes == [None] * 3 and text.tau is None

@@ -5,22 +5,24 @@ import itertools
 import pytest
 from support.pairs import oracle_pair
 from support.plain import plain_greedy, random_prompt
-from support.reports import made_report, made_run
+from support.reports import drafting_run, made_run
 from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
+from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.errors import UserError
-from dflash_mlx.measure.arms import Arm, Choice, mlx_lm_arms, our_arms, usable_block_sizes
-from dflash_mlx.measure.benchmark import Plan, Texts, alternating, run_benchmark, warm_up
+from dflash_mlx.measure.alternation import Plan, alternating, judge, measure_all, warm_up
+from dflash_mlx.measure.arms import Arm, mlx_lm_arms, our_arms, usable_block_sizes
 from dflash_mlx.measure.run import Case, first_difference, measure, tokens_per_round
+from dflash_mlx.measure.score import by_kind
 
 TOKENIZER = byte_tokenizer()
 PROMPT = random_prompt(9, VOCAB)
 
 
 def arms_of(pair, *block_sizes, draft_model=None):
-    ours = our_arms(pair, TOKENIZER, Choice(), block_sizes)
-    return [*ours, *mlx_lm_arms(pair.model, TOKENIZER, Choice(), draft_model)]
+    ours = our_arms(pair, TOKENIZER, Sampling(), block_sizes)
+    return [*ours, *mlx_lm_arms(pair.model, TOKENIZER, Sampling(), draft_model)]
 
 
 def test_rounds_of_every_arm():
@@ -49,7 +51,7 @@ def test_text_that_ends_in_its_first_round_has_no_speed():
     model = tiny_model()
     truth = PROMPT + plain_greedy(model, PROMPT, 9)
     with oracle_pair(model, truth, counts=(3,)) as pair:
-        *_, arm = our_arms(pair, TOKENIZER, Choice(), [4])
+        *_, arm = our_arms(pair, TOKENIZER, Sampling(), [4])
         run, _ = measure(arm, Case("p", "x", 0, PROMPT), 4, 0)
     assert run.decode_tps is None and run.tokens == 4
 
@@ -85,31 +87,41 @@ def test_loop_judges_texts_and_counts_runs():
     model = tiny_model()
     cases = [Case(name, "x", 0, random_prompt(9, VOCAB, i)) for i, name in enumerate("ab")]
     truth = cases[0].tokens + plain_greedy(model, cases[0].tokens, 30)
-    seen, report = [], made_report(runs=[])
+    seen, runs = [], []
     with oracle_pair(model, truth) as pair:
         arms, notes = warm_up(arms_of(pair, 2, 4), cases, seen.append)
         assert [arm.name for arm in arms] == ["plain", "block 2", "block 4", "mlx-lm"]
         plan = Plan(arms, cases, repeats=2, max_tokens=12)
-        run_benchmark(plan, report, seen.append, lambda: seen.append("done"))
-    assert notes == [] and len(report.runs) == plan.runs == 16 == seen.count("done")
-    assert all(run.same_text and run.differs_at is None for run in report.runs)
-    assert {(r.arm, r.prompt, r.repeat) for r in report.runs} == set(
+        failure = measure_all(plan, runs, seen.append, lambda: seen.append("done"))
+    assert notes == [] and failure is None and len(runs) == plan.runs == 16 == seen.count("done")
+    assert all(run.same_text and run.differs_at is None for run in runs)
+    assert {(r.arm, r.prompt, r.repeat) for r in runs} == set(
         itertools.product([arm.name for arm in arms], "ab", range(2))
     )
 
 
 def test_judgement_of_another_text():
-    texts = Texts(
-        [
-            (made_run("block 3", "code-1", same_text=None), [1, 2, 4]),
-            (made_run("plain", "code-1", same_text=None), [1, 2, 3]),
-            (made_run("free", "code-1", same_text=None), [5]),
-            (made_run("block 3", "code-2", same_text=None), [1]),
-        ]
-    )
-    texts.judge([Arm("plain", None, True), Arm("block 3", None, True), Arm("free", None, False)])
-    verdicts = [(run.same_text, run.differs_at) for run, _ in texts.tokens]
+    ran = {("block 3", "code-1"): [1, 2, 4], ("plain", "code-1"): [1, 2, 3]}
+    ran |= {("free", "code-1"): [5], ("block 3", "code-2"): [1]}
+    runs = [made_run(*key, same_text=None) for key in ran]
+    arms = [Arm("plain", None, True), Arm("block 3", None, True), Arm("free", None, False)]
+    judge(runs, list(ran.values()), arms)
+    verdicts = [(run.same_text, run.differs_at) for run in runs]
     assert verdicts == [(False, 2), (True, None), (None, None), (None, None)]
+
+
+def test_scores_count_all_rounds_of_a_kind():
+    runs = [
+        drafting_run("block 3", "a-1", 20.0, block_rounds={"3": 7}, acceptance=[3 / 7, 1 / 7]),
+        drafting_run("block 3", "a-2", 5.0, block_rounds={"3": 1, "2": 2}, acceptance=[1, 0]),
+        drafting_run("block 3", "b-1", 5.0, block_rounds={"1": 11}, acceptance=[]),
+    ]
+    scores = by_kind(runs)
+    assert list(scores) == ["a", "b", "total"]
+    assert (scores["a"].prompts, scores["a"].tokens, scores["a"].rounds) == (2, 22, 10)
+    assert scores["a"].tau == 2.2 and scores["a"].acceptance == [6 / 10, 1 / 8]
+    assert scores["b"].acceptance == [] and scores["total"].rounds == 21
+    assert scores["total"].tokens_per_second == pytest.approx(10.0)
 
 
 def test_arm_that_mlx_lm_refuses_is_left_out_with_its_reason():
@@ -138,14 +150,16 @@ def test_block_sizes_beyond_training_are_left_out():
 
 def test_sampled_arms_of_ours_share_their_text_and_mlx_lm_is_not_asked():
     model = tiny_model()
-    choice = Choice(temp=1.0, seed=3)
+    sampling = Sampling(temp=1.0, seed=3)
     truth = PROMPT + plain_greedy(model, PROMPT, 30)
     with oracle_pair(model, truth) as pair:
-        plain, block = our_arms(pair, TOKENIZER, choice, [4])
-        (theirs,) = mlx_lm_arms(pair.model, TOKENIZER, choice)
+        plain, block = our_arms(pair, TOKENIZER, sampling, [4])
+        (theirs,) = mlx_lm_arms(pair.model, TOKENIZER, sampling)
         case = Case("p", "x", 0, PROMPT)
         assert measure(plain, case, 15, 0)[1] == measure(block, case, 15, 0)[1]
         first = measure(theirs, case, 15, 0)[1]
         assert measure(theirs, case, 15, 0)[1] == first
     assert plain.same_text and block.same_text and not theirs.same_text
-    assert not our_arms(pair, TOKENIZER, Choice(1.0, 3, "rejection"), [4])[1].same_text
+    assert not our_arms(pair, TOKENIZER, Sampling(1.0, seed=3, acceptance="rejection"), [4])[
+        1
+    ].same_text

@@ -9,6 +9,7 @@ from mlx_lm.utils import save_model
 
 from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.model import Drafter
+from dflash_mlx.measure.given_pair import Given
 
 from .pairs import tiny_config
 from .tiny import SIZES, tiny_model
@@ -39,3 +40,8 @@ def save_drafter(folder: Path, **changes: object) -> None:
     mx.random.seed(5)
     save_model(folder, Drafter(config))
     (folder / "config.json").write_text(json.dumps(config.to_dict()))
+
+
+def given(**folders: Path) -> dict[str, Given]:
+    """A target, a drafter or both, as the doctor is given them."""
+    return {what: Given(str(folder), folder) for what, folder in folders.items()}

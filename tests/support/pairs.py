@@ -118,3 +118,9 @@ def tokens_of(responses: Sequence[GenerationResponse]) -> list[int]:
 def text_of(responses: Sequence[GenerationResponse]) -> str:
     """The emitted text."""
     return "".join(r.text for r in responses)
+
+
+def accept_everything(drafts: mx.array, targets: mx.array) -> tuple[mx.array, mx.array]:
+    """In place of ``accept_equal``: what the target thinks of the drafts is not asked."""
+    tokens = mx.concatenate([drafts, targets[:, -1:]], axis=1)
+    return tokens, mx.full((drafts.shape[0],), drafts.shape[1], mx.int32)

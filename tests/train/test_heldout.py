@@ -12,6 +12,9 @@ from support.variants import DFLASH2
 
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.loading.loader import make_pair
+from dflash_mlx.measure.arms import our_arms
+from dflash_mlx.measure.run import Case, measure
+from dflash_mlx.measure.score import Score
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Sequence, sample_blocks
 from dflash_mlx.train.feature_cache import FeatureCache
@@ -19,7 +22,6 @@ from dflash_mlx.train.heldout import Evaluation, evaluate
 from dflash_mlx.train.learner import Learner, Sums
 from dflash_mlx.train.losses import Objective
 from dflash_mlx.train.optimizer import Updater
-from dflash_mlx.train.rounds import Question, play, total
 
 N = 60
 
@@ -68,15 +70,15 @@ def test_simulated_and_real_tau_agree(texts, kind):
     target.release()
     # The learner's drafter holds the trained parameters; its projections are stacked only now.
     with make_pair(model, drafter) as pair:
-        questions = [Question(prompt, "all") for prompt, _ in texts]
-        *_, scores = play(pair, byte_tokenizer(), questions, max_tokens=N)
-        real = total(scores)
+        _, arm = our_arms(pair, byte_tokenizer(), Sampling(), [pair.drafter.block_size])
+        runs = [measure(arm, Case(str(i), "", 0, p), N, 0)[0] for i, (p, _) in enumerate(texts)]
+        real = Score.of(runs)
     assert simulated.tau > 1.3
     assert simulated.totals[2] == real.tokens == N * len(texts)
     # Rounding differs between the two forwards, so a round in a hundred may.
     assert simulated.tau == pytest.approx(real.tau, rel=0.02)
     reached = simulated.rounds[::-1].cumsum()[::-1] / simulated.rounds.sum()
-    assert reached[1:] == pytest.approx(real.rounds.acceptance(), abs=0.05)
+    assert reached[1:] == pytest.approx(real.acceptance, abs=0.05)
 
 
 def test_walk():

@@ -1,64 +1,47 @@
 """Whether a pair fits in memory, from the sizes of files that are on this machine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from ...convert.source import find_source, weights_folder
-from ...convert.weights import indexed_files
-from ...errors import UserError, counted
-from ...files import read_json_object
-from ...kernels.metal import on_metal
-from ...loading.hub import find_local
-from ...loading.known_pairs import text_config
-from ..machine import GB, total_memory
+from ..convert.source import find_source, weights_folder
+from ..convert.weights import indexed_files
+from ..errors import UserError, counted
+from ..files import read_json_object
+from ..kernels.metal import on_metal
+from ..loading.known_pairs import text_config
 from .finding import Finding
+from .given_pair import Given, Models
+from .machine import GB, total_memory
 
 # What is left for activations, the tokenizer and everything else that runs.
 _TIGHT = 0.9
 
 
-@dataclass(frozen=True)
-class Need:
-    """Bytes that a model needs.
-
-    Attributes:
-        weights: of its files.
-        per_token: of its cache, for a token of context; None if its config does not tell.
-    """
-
-    weights: int
-    per_token: int | None
-
-
-def check_fit(models: Mapping[str, tuple[str, str | None]], context: int) -> Finding:
+def check_fit(models: Models, context: int) -> Finding:
     """Whether these models and their caches fit in memory. Nothing is downloaded.
 
     Args:
-        models: what each is, its name and its revision.
+        models: the pair, or a part of it.
         context: tokens of prompt and answer.
     """
-    needs, parts = [], []
-    for what, (name, revision) in models.items():
+    total, caches, parts, uncounted = 0, 0, [], ""
+    for what, model in models.items():
         try:
-            need = need_of(what, name, revision)
+            weights, per_token = needed_by(what, model)
         except UserError as error:
             return Finding("fit", "advice", f"Whether the pair fits is not known: {error}")
-        needs.append(need)
-        parts.append(f"{need.weights / GB:.2f} GB for the {what}'s weights")
-    caches = sum(need.per_token or 0 for need in needs) * context
-    total, limit = sum(need.weights for need in needs) + caches, memory_limit()
+        parts.append(f"{weights / GB:.2f} GB for the {what}'s weights")
+        total += weights
+        caches += (per_token or 0) * context
+        if per_token is None:
+            uncounted = ", not counting a cache whose size its config does not tell"
+    total, limit = total + caches, memory_limit()
     whose = "the GPU may use" if on_metal() else "this machine has"
-    uncounted = any(need.per_token is None for need in needs)
     length = counted(context, "token")
     sizes = " and ".join([*parts, f"{caches / GB:.2f} GB for caches of {length}"])
-    text = (
-        f"{sizes} make {total / GB:.2f} GB of the {limit / GB:.1f} GB that {whose}"
-        f"{', not counting a cache whose size its config does not tell' if uncounted else ''}."
-    )
+    text = f"{sizes} make {total / GB:.2f} GB of the {limit / GB:.1f} GB that {whose}{uncounted}."
     data = {"needed": total, "caches": caches, "limit": limit}
     if total > limit:
         advice = "They do not fit: take a smaller or a quantized target, or a shorter context."
@@ -75,17 +58,21 @@ def memory_limit() -> int:
     return total_memory()
 
 
-def need_of(what: str, name: str, revision: str | None = None) -> Need:
-    """What a target or a drafter on this machine needs.
+def needed_by(what: str, model: Given) -> tuple[int, int | None]:
+    """Bytes that a target or a drafter on this machine needs.
+
+    Returns:
+        For its weights, and for its cache of each token of context; None if its config does not
+        tell.
 
     Raises:
         UserError: it is not here, or not completely.
     """
-    folder = find_local(name, revision)
+    folder = model.folder
     if folder is None:
         raise UserError(
-            f"{name} is not on this machine, and the doctor downloads nothing; generate with it "
-            "once, or give a folder."
+            f"{model.name} is not on this machine, and the doctor downloads nothing; generate "
+            "with it once, or give a folder."
         )
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} holds no config.json, so it is not a model folder.")
@@ -94,18 +81,14 @@ def need_of(what: str, name: str, revision: str | None = None) -> Need:
         # A target's repository may keep its drafter in a subfolder.
         source = find_source(folder, None)
         folder, stored = source.folder, weights_folder(source)
-    if missing := _missing(stored):
-        raise UserError(f"{name} is not complete on this machine; it lacks {missing[0]}.")
-    files = sorted(stored.glob("*.safetensors"))
+    missing = sorted(n for n in indexed_files(stored) or () if not (stored / n).is_file())
+    if missing:
+        raise UserError(f"{model.name} is not complete on this machine; it lacks {missing[0]}.")
+    files = list(stored.glob("*.safetensors"))
     if not files:
         raise UserError(f"{stored} holds no weights (*.safetensors).")
-    weights = sum(file.stat().st_size for file in files)
-    return Need(weights, cache_bytes(read_json_object(folder / "config.json")))
-
-
-def _missing(folder: Path) -> list[str]:
-    """Files that a checkpoint in several parts names and that are not there."""
-    return sorted(name for name in indexed_files(folder) or () if not (folder / name).is_file())
+    config = read_json_object(folder / "config.json")
+    return sum(file.stat().st_size for file in files), cache_bytes(config)
 
 
 def cache_bytes(config: Mapping[str, Any]) -> int | None:

@@ -1,15 +1,24 @@
-"""The machine, the packages, and the device that MLX computes on."""
+"""The machine, the packages, the device that MLX computes on, and how fast its products are."""
 
 import platform
 import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import mlx.core as mx
+import numpy as np
 from packaging.requirements import Requirement
 
-from ...kernels.metal import on_metal
-from ..machine import GB, chip, free_memory, system, total_memory
+from ..kernels.metal import on_metal
 from .finding import Finding
+from .machine import GB, chip, free_memory, system, total_memory
+
+# Small products, so that a busy machine leaves some of the tries alone.
+_SIZE, _TRIES = 256, 20
+
+# A reference BLAS is ten and more times slower than the one that numpy brings.
+_SLOW = 1 / 4
 
 
 def check_machine() -> Finding:
@@ -62,7 +71,13 @@ def check_backend() -> Finding:
     except RuntimeError as error:
         return Finding("backend", "fault", f"MLX cannot compute on {device}: {error}.", data)
     if on_metal():
-        return Finding("backend", "ok", _metal(data), data)
+        info = mx.device_info()
+        data["working_set"] = info["max_recommended_working_set_size"]
+        text = (
+            f"MLX runs on the GPU through Metal: {info['device_name']}, which may use "
+            f"{data['working_set'] / GB:.1f} GB of the memory."
+        )
+        return Finding("backend", "ok", text, data)
     if sys.platform == "darwin":
         text = (
             "MLX finds no Metal device, so it runs on the CPU, many times slower. A virtual "
@@ -79,11 +94,34 @@ def check_backend() -> Finding:
     return Finding("backend", "ok", text, data)
 
 
-def _metal(data: dict[str, object]) -> str:
-    info = mx.device_info()
-    limit = info["max_recommended_working_set_size"]
-    data["working_set"] = limit
-    return (
-        f"MLX runs on the GPU through Metal: {info['device_name']}, which may use "
-        f"{limit / GB:.1f} GB of the memory."
+def check_blas() -> Finding | None:
+    """Compare float32 products with numpy's, which brings a fast BLAS; None off Linux's CPU."""
+    if sys.platform != "linux" or mx.default_device().type == mx.gpu:
+        return None
+    ours, numpys = product_rates()
+    data = {"mlx_gflops": ours, "numpy_gflops": numpys}
+    rates = f"at {ours:.0f} GFLOP/s, and numpy's at {numpys:.0f}"
+    if ours >= numpys * _SLOW:
+        text = f"MLX's float32 matrix products run {rates}: it uses a fast BLAS."
+        return Finding("blas", "ok", text, data)
+    text = (
+        f"MLX's float32 matrix products run {rates}: it uses the slow reference BLAS that its "
+        "wheel brings. Install OpenBLAS (on Debian or Ubuntu: sudo apt install "
+        "libopenblas0-pthread) and put LD_PRELOAD=libopenblas.so.0 before each command."
     )
+    return Finding("blas", "advice", text, data)
+
+
+def product_rates() -> tuple[float, float]:
+    """GFLOP/s of a float32 matrix product in MLX and in numpy, each at its best."""
+    a = np.random.default_rng(0).random((_SIZE, _SIZE), dtype=np.float32)
+    b = mx.array(a)
+    works: tuple[Callable[[], object], ...] = (lambda: mx.eval(b @ b), lambda: a @ a)
+    best = [float("inf")] * len(works)
+    for _ in range(_TRIES):
+        for i, work in enumerate(works):
+            begun = time.perf_counter()
+            work()
+            best[i] = min(best[i], time.perf_counter() - begun)
+    ours, numpys = (2 * _SIZE**3 / seconds / 1e9 for seconds in best)
+    return ours, numpys

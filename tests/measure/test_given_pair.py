@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from support.folders import VOCAB, save_drafter, save_target
+from support.folders import VOCAB, given, save_drafter, save_target
 
 from dflash_mlx.cli.main import main
-from dflash_mlx.measure.doctor.pairing import check_pairing
+from dflash_mlx.measure.given_pair import Given, check_pairing
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def drafter(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def check(**models: Path):
-    return check_pairing({what: (str(folder), None) for what, folder in models.items()})
+    return check_pairing(given(**models))
 
 
 def change(folder: Path, **values: object) -> None:
@@ -43,21 +43,10 @@ def test_a_pair(target, drafter):
     assert check(target=target) is None and check(drafter=drafter) is None
 
 
-def test_swapped(target, drafter, capsys):
+def test_swapped(target, drafter):
     found = check(target=drafter, drafter=target)
     assert found.status == "fault" and "are swapped" in found.text
     assert f"Give --model {target} --draft-model {drafter}." in found.text
-    assert main(["doctor", "--model", str(drafter), "--draft-model", str(target)]) == 1
-    out = " ".join(capsys.readouterr().out.split())
-    assert "are swapped" in out and "They fit" not in out and "1 fault found." in out
-
-
-def test_a_command_to_copy_may_have_spaces_in_it(target, drafter, tmp_path, capsys):
-    target = target.rename(tmp_path / "my own target model")
-    drafter = drafter.rename(tmp_path / "my own drafter model")
-    assert main(["doctor", "--model", str(drafter), "--draft-model", str(target)]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert all(sum(f"'{path}'" in line for line in lines) == 1 for path in (target, drafter))
 
 
 def test_a_drafter_as_the_target(drafter):
@@ -113,4 +102,5 @@ def test_a_drafter_that_does_not_run(target, drafter):
 
 
 def test_what_is_not_here(target):
-    assert check_pairing({"target": (str(target), None), "drafter": ("org/model", None)}) is None
+    absent = {"drafter": Given("org/model", None)}
+    assert check_pairing(given(target=target) | absent) is None

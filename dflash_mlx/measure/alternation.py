@@ -1,12 +1,11 @@
-"""The benchmark's loop: every arm on every prompt, in alternating order, several times."""
+"""Every arm on every prompt, several times, in alternating order."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import UserError, counted
 from .arms import PLAIN, Arm
-from .report import Report
 from .run import Case, Run, first_difference, measure
 
 WARM_UP_TOKENS = 32
@@ -33,26 +32,6 @@ class Plan:
     def runs(self) -> int:
         """How many runs there will be."""
         return len(self.arms) * len(self.cases) * self.repeats
-
-
-@dataclass
-class Texts:
-    """What each run emitted, to be compared when everything has run."""
-
-    tokens: list[tuple[Run, list[int]]] = field(default_factory=list)
-
-    def judge(self, arms: Sequence[Arm]) -> None:
-        """Mark each run whose text should be plain's with whether it is."""
-        plain: dict[tuple[str, int], list[int]] = {}
-        for run, tokens in self.tokens:
-            if run.arm == PLAIN:
-                plain.setdefault((run.prompt, run.context), tokens)
-        promised = {arm.name for arm in arms if arm.same_text}
-        for run, tokens in self.tokens:
-            key = run.prompt, run.context
-            if run.arm in promised and key in plain:
-                run.differs_at = first_difference(tokens, plain[key])
-                run.same_text = run.differs_at is None
 
 
 def warm_up(
@@ -86,43 +65,61 @@ def warm_up(
     return usable, notes
 
 
-def run_benchmark(
-    plan: Plan, report: Report, announce: Callable[[str], None], advance: Callable[[], None]
-) -> bool:
-    """Measure everything, and add the runs to ``report``; what was measured stays in any case.
+def measure_all(
+    plan: Plan, runs: list[Run], announce: Callable[[str], None], advance: Callable[[], None]
+) -> str | None:
+    """Measure everything; what was measured stays in any case, and its texts are judged.
 
     Args:
         plan: what to measure.
-        report: gets the runs.
+        runs: gets what was measured.
         announce: is told what is about to run.
         advance: is called after each run.
 
     Returns:
-        Whether all went well; a run that fails is the last one, and the report has a note on it.
+        None, or a sentence on the run that failed, which is then the last one.
 
     Raises:
         KeyboardInterrupt: after the runs so far have been judged.
     """
-    texts, visits = Texts(), 0
+    texts: list[list[int]] = []
+    visits = ((i, case) for i in range(plan.repeats) for case in plan.cases)
     try:
-        for repeat in range(plan.repeats):
-            for case in plan.cases:
-                for arm in alternating(plan.arms, visits):
-                    what = f"{arm.name}, {case.prompt}, {repeat + 1} of {plan.repeats}"
-                    announce(what)
-                    run, tokens = measure(arm, case, plan.max_tokens, repeat)
-                    texts.tokens.append((run, tokens))
-                    report.runs.append(run)
-                    advance()
-                visits += 1
+        for visit, (repeat, case) in enumerate(visits):
+            for arm in alternating(plan.arms, visit):
+                what = f"{arm.name}, {case.prompt}, {repeat + 1} of {plan.repeats}"
+                announce(what)
+                run, tokens = measure(arm, case, plan.max_tokens, repeat)
+                texts.append(tokens)
+                runs.append(run)
+                advance()
     # Memory that does not suffice, or what mlx-lm refuses in the midst of a text.
     except (MemoryError, RuntimeError, ValueError) as error:
         length = counted(len(case.tokens), "token")
-        report.notes.append(f"Stopped: {what}, a prompt of {length}, failed with {error!r}.")
-        return False
+        return f"Stopped: {what}, a prompt of {length}, failed with {error!r}."
     finally:
-        texts.judge(plan.arms)
-    return True
+        judge(runs, texts, plan.arms)
+    return None
+
+
+def judge(runs: Sequence[Run], texts: Sequence[list[int]], arms: Sequence[Arm]) -> None:
+    """Mark each run whose text should be plain's with whether it is.
+
+    Args:
+        runs: what was measured.
+        texts: the tokens that each of them emitted; an interrupt may leave one without its run.
+        arms: that ran.
+    """
+    promised = {arm.name for arm in arms if arm.same_text}
+    plain: dict[tuple[str, int], list[int]] = {}
+    for run, tokens in zip(runs, texts, strict=False):
+        if run.arm == PLAIN:
+            plain.setdefault((run.prompt, run.context), tokens)
+    for run, tokens in zip(runs, texts, strict=False):
+        key = run.prompt, run.context
+        if run.arm in promised and key in plain:
+            run.differs_at = first_difference(tokens, plain[key])
+            run.same_text = run.differs_at is None
 
 
 def alternating(arms: Sequence[T], visit: int) -> Iterable[T]:

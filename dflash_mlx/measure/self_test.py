@@ -5,25 +5,25 @@ import warnings
 import mlx.core as mx
 from mlx.utils import tree_map
 from mlx_lm.models import llama
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
-from ...drafter.config import DrafterConfig
-from ...drafter.model import Drafter
-from ...drafter.rope_config import RopeConfig
-from ...engine.sampling import Sampling
-from ...engine.session import emit_tokens
-from ...engine.sizing import sizing_for
-from ...engine.statistics import Statistics
-from ...generation.request import make_request
-from ...generation.response import Clock
-from ...loading.loader import make_pair
-from ...loading.pair import Pair
-from ..difference import explain
-from ..run import first_difference
+from ..drafter.config import DrafterConfig
+from ..drafter.model import Drafter
+from ..drafter.rope_config import RopeConfig
+from ..engine.sampling import Sampling
+from ..loading.loader import make_pair
+from ..loading.pair import Pair
+from . import lossless
 from .finding import Finding
+from .fused import unbuilt_kernels
+from .run import Case
 
 BLOCK_SIZE = 8
 _TOKENS = 48
-_PROMPT = [1, 5, 9, 200, 77]
+_CASE = Case("tiny", "", 0, [1, 5, 9, 200, 77])
 
 # Sizes that the Metal kernels take, and no larger.
 _SIZES = {
@@ -38,20 +38,19 @@ _SIZES = {
 }
 
 
-def check_trial() -> list[Finding]:
+def check_self() -> list[Finding]:
     """Build a tiny random pair in memory, and compare its text with and without drafting."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with tiny_pair() as pair:
-                return [_kernels(pair, caught), _generation(pair)]
+                return [_kernels(pair, unbuilt_kernels(caught)), _generation(pair)]
         except (RuntimeError, ValueError) as error:
             return [Finding("generation", "fault", f"A tiny generation fails: {error}.")]
 
 
-def _kernels(pair: Pair, caught: list[warnings.WarningMessage]) -> Finding:
+def _kernels(pair: Pair, unbuilt: list[str]) -> Finding:
     path = pair.drafter.kernels(BLOCK_SIZE)
-    unbuilt = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning)]
     data = {"path": path, "unbuilt": unbuilt}
     if unbuilt:
         text = f"{' '.join(unbuilt)} The text stays the same; it takes longer. Please report it."
@@ -64,29 +63,24 @@ def _kernels(pair: Pair, caught: list[warnings.WarningMessage]) -> Finding:
 
 
 def _generation(pair: Pair) -> Finding:
-    plain, drafted = (emit(pair, draft) for draft in (False, True))
-    index = first_difference(plain, drafted)
-    if index is None:
+    words = WordLevel({str(i): i for i in range(_SIZES["vocab_size"])}, unk_token="0")
+    tokenizer = TokenizerWrapper(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)))
+    greedy, quiet = Sampling(), lambda _: None
+    texts = lossless.check_texts(pair, tokenizer, [_CASE], [BLOCK_SIZE], greedy, _TOKENS, quiet)
+    check = next(texts)
+    found = check.difference
+    if found is None:
         text = (
-            f"A tiny pair in memory generated {len(plain)} tokens, the same ones with and without "
-            "drafting."
+            f"A tiny pair in memory generated {check.tokens} tokens, the same ones with and "
+            "without drafting."
         )
         return Finding("generation", "ok", text)
-    found = explain(pair.target, Sampling(), _PROMPT, plain, drafted, index)
-    where = f"With drafting, a tiny pair in memory generated another token {index}"
+    where = f"With drafting, a tiny pair in memory generated another token {found.index}"
     if found.near_tie:
         text = f"{where}, where the target's best two are as good as equal ({found.gap:.2g} apart)."
         return Finding("generation", "ok", text)
     text = f"{where}, which is {found.behind:.2g} behind the best. Please report this."
     return Finding("generation", "fault", text)
-
-
-def emit(pair: Pair, draft: bool) -> list[int]:
-    """The tokens of a greedy generation."""
-    size = {"block_size": BLOCK_SIZE} if draft else {}
-    request = make_request(pair, None, _PROMPT, max_tokens=_TOKENS, draft=draft, **size)
-    sizing, clock = sizing_for(pair, request), Clock(len(_PROMPT))
-    return [t.id for t in emit_tokens(pair, request, sizing, Statistics(), clock)]
 
 
 def tiny_pair() -> Pair:

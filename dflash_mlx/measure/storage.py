@@ -7,10 +7,10 @@ from pathlib import Path
 from huggingface_hub import CacheNotFound, scan_cache_dir
 from huggingface_hub.constants import HF_HUB_CACHE
 
-from ...errors import counted
-from ...files import cache_dir
-from ..machine import GB
+from ..errors import counted
+from ..files import cache_dir
 from .finding import Finding
+from .machine import GB
 
 # How the folders are called that a conversion or a download works in before it is done.
 _UNFINISHED = (".*.partial", ".fetching-*")

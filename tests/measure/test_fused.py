@@ -5,14 +5,15 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from support.folders import drafter_config, save_drafter, save_target
+from support.folders import drafter_config, given, save_drafter
 from support.launches import Launches
 from support.tiny import tiny_model
 
 from dflash_mlx.cli.main import main
 from dflash_mlx.kernels import block_heads, context_kv
 from dflash_mlx.loading.loader import load_drafter, make_pair
-from dflash_mlx.measure.doctor.kernels import check_kernels
+from dflash_mlx.measure.finding import Finding
+from dflash_mlx.measure.fused import check_fused_parts
 
 WIDE = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "intermediate_size": 64}
 # A drafter, how it is quantized, and what its paths say on Metal.
@@ -34,6 +35,10 @@ def metal(monkeypatch):
         monkeypatch.setattr(module, "on_metal", lambda: True)
 
 
+def check(folder: Path) -> Finding:
+    return check_fused_parts(given(drafter=folder)["drafter"])
+
+
 def save(folder: Path, changes: dict[str, object], quantize: list[str]) -> Path:
     save_drafter(folder / "dense", **changes)
     if not quantize:
@@ -47,7 +52,7 @@ def save(folder: Path, changes: dict[str, object], quantize: list[str]) -> Path:
 def test_it_is_what_rounds_do(name, tmp_path, metal):
     changes, quantize, words = DRAFTERS[name]
     folder = save(tmp_path, changes, quantize)
-    found = check_kernels({"drafter": (str(folder), None)})
+    found = check(folder)
     model = tiny_model("llama", vocab_size=260, hidden_size=changes.get("hidden_size", 32))
     with make_pair(model, load_drafter(folder)) as pair:
         assert found.data["path"] == pair.drafter.kernels(pair.drafter.block_size)
@@ -59,13 +64,13 @@ def test_another_format(tmp_path, metal):
     save_drafter(tmp_path / "drafter", **(WIDE | {"target_layer_ids": (0, 1)}))
     export = ["convert", "--export", "z-lab", "--mlx-path", tmp_path / "drafter"]
     assert main([*map(str, export), "--hf-path", str(tmp_path / "z-lab")]) == 0
-    found = [check_kernels({"drafter": (str(tmp_path / x), None)}) for x in ("drafter", "z-lab")]
+    found = [check(tmp_path / x) for x in ("drafter", "z-lab")]
     assert found[0].data == found[1].data and "one launch" in found[0].text
 
 
 def test_a_kernel_that_cannot_be_built(tmp_path, metal, monkeypatch):
     monkeypatch.setattr(mx.fast, "metal_kernel", Launches(broken="block_heads"))
-    found = check_kernels({"drafter": (str(save(tmp_path, WIDE, [])), None)})
+    found = check(save(tmp_path, WIDE, []))
     assert found.status == "advice" and "block_heads cannot be built" in found.text
 
 
@@ -74,26 +79,12 @@ def test_a_quantization_that_is_none(quantization, tmp_path):
     save_drafter(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | {"quantization": quantization}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = check_kernels({"drafter": (str(tmp_path), None)})
+    found = check(tmp_path)
     assert found.status == "advice" and "is not known" in found.text
 
 
-def test_a_drafter_that_is_not_here_or_lacks_weights(tmp_path):
-    assert check_kernels({}) is None and check_kernels({"drafter": ("org/model", None)}) is None
+def test_a_drafter_that_lacks_weights(tmp_path):
     save_drafter(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    found = check_kernels({"drafter": (str(tmp_path), None)})
+    found = check(tmp_path)
     assert found.status == "advice" and "no weights" in found.text
-
-
-def test_the_doctor_says_what_it_examined(tmp_path, capsys):
-    save_target(tmp_path / "target")
-    save_drafter(tmp_path / "drafter")
-    pair = ["--model", str(tmp_path / "target"), "--draft-model", str(tmp_path / "drafter")]
-    assert main(["doctor"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "In a tiny pair in memory, the drafter's fused parts run so:" in out
-    assert "in a round of" not in out
-    assert main(["doctor", *pair]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert f"The fused parts of {tmp_path / 'drafter'} run so in a round of 8 rows:" in out
