@@ -26,16 +26,16 @@ from support.simulator import (
     switching,
 )
 
-from dflash_mlx.engine import acceptance
+from dflash_mlx.engine import block_size
 
 SEEDS = range(3)
 TOKENS = 1000
 VARIANTS = {
-    "as it is": {"SHRINKAGE": acceptance.SHRINKAGE},
+    "as it is": {"SHRINKAGE": block_size.SHRINKAGE},
     "one pooled rate": {"SHRINKAGE": 1e9},
     "positions drawn together by 5 only": {"SHRINKAGE": 5.0},
-    "the short memory alone": {"MEMORIES": acceptance.MEMORIES[:1]},
-    "the long memory alone": {"MEMORIES": acceptance.MEMORIES[1:]},
+    "the short memory alone": {"MEMORIES": block_size.MEMORIES[:1]},
+    "the long memory alone": {"MEMORIES": block_size.MEMORIES[1:]},
 }
 
 
@@ -64,7 +64,7 @@ def main() -> int:
     }
     print(f"| estimate | {' | '.join(cases)} |\n|---" + "|---" * len(cases) + "|")
     for name, constants in VARIANTS.items():
-        with patch.multiple(acceptance, **constants):
+        with patch.multiple(block_size, **constants):
             cells = [f"{relative(some):.3f}" for some in cases.values()]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
     return 0

@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from ..engine.penalties import Penalties
 from ..engine.sampling import ACCEPTANCE, Sampling
-from ..engine.tuning import tune
 from ..errors import UserError, at_least_one
+from ..generation.auto_size import tune
 from ..generation.chat import chat_tokens
 from ..generation.kv import GROUP_SIZE
 from ..generation.request import AUTO, check_max_tokens, stop_strings

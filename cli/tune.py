@@ -4,9 +4,9 @@ import argparse
 
 from tqdm import tqdm
 
-from ..engine.costs import CostTable
-from ..engine.policy import FIRST_ACCEPTANCE, BlockController
-from ..engine.tuning import table_path, tune
+from ..engine.block_size import FIRST_ACCEPTANCE, BlockController
+from ..engine.costs import GREEDY, CostTable
+from ..generation.auto_size import tune
 from .options import add_model_options, load_pair
 
 # Seconds of silence.
@@ -40,29 +40,29 @@ def run(args: argparse.Namespace) -> int:
     table = tune(model, TuningProgress(), again=True)
     print(describe(table))
     # Where it cannot be stored, there is a warning.
-    if (path := table_path(model)).is_file():
-        print(f"Stored in {path}")
+    if model.cost_file.path.is_file():
+        print(f"Stored in {model.cost_file.path}")
     return 0
 
 
 def describe(table: CostTable) -> str:
     """The table for a person, and what it means for the first rounds of a text."""
     lines = [
-        "Milliseconds of a round by rows verified, after so many tokens:",
+        "Milliseconds of a round by block size, after so many tokens:",
         "    " + "".join(str(context).rjust(4 * WIDTH) for context in table.contexts),
-        "rows" + "".join(part.rjust(WIDTH) for part in PARTS * len(table.contexts)),
+        "size" + "".join(part.rjust(WIDTH) for part in PARTS * len(table.contexts)),
     ]
     nothing = [0.0] * len(table.contexts)
     for size in table.sizes:
         alone = (table.drafts.get(size, nothing), table.verifies.get(size, nothing))
         cells = [
             cell
-            for whole, draft, verify in zip(table.rounds[size], *alone, strict=True)
+            for whole, draft, verify in zip(table.rounds[GREEDY][size], *alone, strict=True)
             for cell in (whole, draft, verify, max(whole - draft - verify, 0.0))
         ]
         lines.append(f"{size:4}" + "".join(f"{1e3 * x:{WIDTH}.2f}" for x in cells))
     lines.append(
-        "1 row is plain decoding. Draft and verify are timed alone; "
+        "Size 1 is plain decoding. Draft and verify are timed alone; "
         "rest is what a round takes beyond them."
     )
     return "\n".join([*lines, *_starts(table)])
@@ -73,7 +73,7 @@ def _starts(table: CostTable) -> list[str]:
     known = "assumed" if table.acceptance is None else "seen so far"
     lines = []
     for context in table.contexts:
-        size = BlockController(table.sizes, table.column, acceptance).choose(context)
+        size = BlockController(table).choose(context)
         what = "plain decoding" if size == 1 else f"block size {size}"
         lines.append(
             f"A text of {context} tokens starts with {what} (acceptance {acceptance:.2f}, {known})."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from .errors import UserError
 
 if TYPE_CHECKING:
-    from .engine.tuning import tune
+    from .generation.auto_size import tune
     from .generation.response import GenerationResponse
     from .generation.stream import generate, stream_generate
     from .loading.loader import load
@@ -32,7 +32,7 @@ _MODULES = {
     "generate": ".generation.stream",
     "load": ".loading.loader",
     "stream_generate": ".generation.stream",
-    "tune": ".engine.tuning",
+    "tune": ".generation.auto_size",
 }
 
 

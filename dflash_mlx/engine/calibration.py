@@ -1,8 +1,7 @@
 """Measure what a pair's rounds cost here, in a few seconds, without any text."""
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
@@ -13,50 +12,50 @@ from ..drafter.proposal import Proposal
 from ..target.target import Target
 from .choose import Chooser, Draft, Verdict
 from .costs import GREEDY, CostTable
-from .history import History
 from .prefill import prefill
 from .queue import RoundQueue
 from .round import Drafting
 from .sampling import Sampling
 from .state import State
 
+# The two context lengths at which rounds are measured, where the target's own allows them.
 CONTEXTS = (512, 4096)
-# Beyond so many seconds no measurement is repeated: on a busy machine none would be steady.
-PATIENCE = 5.0
-# Rounds whose time is taken at each size, between two that are not; three times as many where the
-# slowest took so much longer than the fastest.
-ROUNDS = 3
-UNSTEADY = 1.3
-# Plain decoding is what every size is compared with, and machines drift: it is timed again behind
-# every so many sizes, beside its own turn.
-PLAIN_EVERY = 2
-# The longer context tells how cost grows with length, for which some sizes are enough. Attention
-# kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5 or 8 rows.
+# The block sizes measured at the longer context, which only tells how cost grows with length. On a
+# GPU, attention kernels change after 1 row, and where rows times grouped heads pass 32: after 4, 5
+# or 8 rows.
 LONG_SIZES = (1, 2, 4, 5, 6, 8, 9)
+# Before each context's measurements, rounds run for so long that clocks rise and kernels are
+# compiled.
 WARM_UP_SECONDS = 0.2
-# What the rounds and the verify of every size may take together, if one of any size took as long as
-# a round of two rows. Where that is too little for all of them, fewer are measured: on a slow
-# machine nobody should wait for minutes. On top come repeats, begun within PATIENCE at each
-# context, some rounds that warm up, the further times of plain decoding, and for each size
-# REPEATS + 1 drafts and choices.
+# So many rounds of each size are timed, and the median counts.
+ROUNDS = 3
+# If the slowest of them took so many times as long as the fastest, twice as many more are timed.
+UNSTEADY = 1.3
+# Beyond so many seconds at a context no more are: on a busy machine no times would be steady.
+PATIENCE = 5.0
+# Plain decoding is timed again behind every so many sizes: all others are compared with it, and
+# machines drift.
+PLAIN_EVERY = 2
+# So many drafts make up the time of a draft alone.
+DRAFTS = 3
+# The seconds that the rounds and the verifies of all sizes may take together, if one of any size
+# took as long as a round of two rows; on a slow machine fewer sizes are measured. What is not
+# counted here is small or bounded by PATIENCE: warming up, repeats, plain decoding's further times,
+# drafts alone.
 BUDGET = 18.0
-REPEATS = 3
 
 
-def sizes_to_measure(largest: int) -> list[int]:
-    """Every size up to 16, where kernels' limits are close together, and some beyond."""
-    further = [size for size in (*range(1, 17), 20, 24, 28, 32, 48, 64) if size < largest]
-    return [*further, largest]
+def sizes_to_measure(largest: int, seconds: float) -> tuple[list[int], list[int]]:
+    """The block sizes to measure, and those of them to measure at the longer context as well.
 
-
-def affordable_sizes(largest: int, seconds: float) -> tuple[list[int], list[int]]:
-    """The sizes to measure, and those of them to measure at the longer context as well.
+    Every size up to 16, where kernels' limits are close together, and some beyond; fewer where
+    that takes too long.
 
     Args:
-        largest: rows of the largest round.
+        largest: the largest block size.
         seconds: of a round of two rows.
     """
-    every = sizes_to_measure(largest)
+    every = [size for size in (*range(1, 17), 20, 24, 28, 32, 48, 64) if size < largest] + [largest]
     powers = [size for size in every if size.bit_count() == 1 or size == largest]
     # Rounds, two of them untimed, and a verify.
     runs = (ROUNDS + 2) + 1
@@ -75,7 +74,7 @@ def calibrate(
     context_length: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> CostTable:
-    """Measure whole rounds of every size, as generation runs them.
+    """Measure whole greedy rounds of every size, as generation runs them.
 
     A round's time is the interval between two reads while rounds of one size follow one another
     through the queue. That is the right time wherever the host waits: on Metal a read ends when
@@ -88,35 +87,30 @@ def calibrate(
     Args:
         target: of the pair.
         drafter: of the pair.
-        largest: rows of the largest round.
+        largest: the largest block size.
         context_length: positions the target was made for, if known.
         progress: called with measurements done and in all.
     """
     contexts = _contexts(context_length)
     rigs = [_Rig(target, drafter, context) for context in contexts]
-    sizes, long_sizes = affordable_sizes(largest, rigs[0].warm_up())
-    total, done = len(sizes) + len(long_sizes), 0
-    rounds: list[dict[int, float]] = []
-    drafts: list[dict[int, float]] = []
-    verifies: list[dict[int, float]] = []
-    for rig, some in zip(rigs, (sizes, long_sizes), strict=True):
+    sizes_at = sizes_to_measure(largest, rigs[0].warm_up())
+    total, done = sum(map(len, sizes_at)), 0
+    # Seconds by block size, at each context.
+    rounds, drafts, verifies = ([{}, {}] for _ in range(3))
+    for i, (rig, sizes) in enumerate(zip(rigs, sizes_at, strict=True)):
         rig.warm_up()
-        for times in (rounds, drafts, verifies):
-            times.append({})
         plain = []
-        for size in some:
-            rounds[-1][size] = rig.round(size)
-            verifies[-1][size] = rig.verify(size)
+        for size in sizes:
+            rounds[i][size] = rig.round(size)
+            verifies[i][size] = rig.verify(size)
             if size > 1:
-                drafts[-1][size] = rig.draft(size)
+                drafts[i][size] = rig.draft(size)
             done += 1
             if done % PLAIN_EVERY == 0:
                 plain.append(rig.round(1))
             progress(done, total)
-        rounds[-1][1] = median([rounds[-1][1], *plain])
-    table = CostTable(contexts, _columns(*rounds), _columns(*drafts), _columns(*verifies))
-    table.choices[GREEDY] = time_choice(target, drafter, Chooser(Sampling()), sizes)
-    return table
+        rounds[i][1] = median([rounds[i][1], *plain])
+    return CostTable(contexts, {GREEDY: _columns(*rounds)}, _columns(*drafts), _columns(*verifies))
 
 
 def _contexts(context_length: int | None) -> list[int]:
@@ -127,15 +121,20 @@ def _contexts(context_length: int | None) -> list[int]:
     return [min(short, long // 2), long]
 
 
-def time_choice(
-    target: Target, drafter: Drafting, chooser: Chooser, sizes: Iterable[int]
-) -> dict[int, float]:
-    """Seconds of a draft and of choosing its and the target's tokens, by rows.
+def _columns(short: dict[int, float], long: dict[int, float]) -> dict[int, list[float]]:
+    """Both columns of a table, by size.
 
-    Two ways of choosing differ in a round by what they differ in here.
+    A size that was not measured at length grows as its neighbours do; none gets cheaper.
     """
-    rig = _Rig(target, drafter, CONTEXTS[0])
-    return {size: rig.choice(chooser, size) for size in sizes}
+    growth = {size: max(seconds - short[size], 0.0) for size, seconds in long.items()}
+    columns = {}
+    for size, seconds in short.items():
+        below = max(s for s in growth if s <= size)
+        above = min(s for s in growth if s >= size)
+        part = (size - below) / max(above - below, 1)
+        grown = growth[below] + (growth[above] - growth[below]) * part
+        columns[size] = [seconds, seconds + grown]
+    return columns
 
 
 class _Rig:
@@ -143,8 +142,8 @@ class _Rig:
 
     def __init__(self, target: Target, drafter: Drafting, context: int):
         caches = target.make_cache()
-        rows = drafter.make_context(mx.array([0], mx.int32))
-        prefill(target, drafter, [0, 0], caches, rows, 0, 2, lambda *_: None)
+        context_kv = drafter.make_context(mx.array([0], mx.int32))
+        prefill(target, drafter, [0, 0], caches, context_kv, 0, 2, lambda *_: None)
         self._target = target
         self._drafter = drafter
         self._state = State(
@@ -152,7 +151,7 @@ class _Rig:
             # Not the caches' offset but the round's: committing it moves the caches there.
             offset=mx.array([context - 1], mx.int32),
             caches=[adopt([c]) for c in caches],
-            context=rows,
+            context=context_kv,
         )
         self._random = _RandomTokens(target.vocab_size)
         self._queue = RoundQueue(target, drafter, self._random, self._state, [context])
@@ -205,30 +204,16 @@ class _Rig:
     def draft(self, size: int) -> float:
         """Seconds of a draft alone, its choice included."""
         state, greedy = self._state, Chooser(Sampling())
-        return _seconds(lambda: [self._draft(greedy, size, state).tokens])
 
-    def choice(self, chooser: Chooser, size: int) -> float:
-        """Seconds of a draft and of the choice of all tokens."""
-        shape = (1, size, self._target.vocab_size)
-        logits = mx.random.normal(shape, key=mx.random.key(size)).astype(self._target.dtype)
-        state = self._state
-        if chooser.penalties.look_back:
-            length = self._queue.lengths[0] + size
-            history = History([[0] * length], mx.zeros((1,), mx.int32))
-            state = dataclasses.replace(state, history=history)
+        def draft() -> mx.array:
+            proposal = self._drafter.draft(state.anchor, size, state.context)
+            return greedy.draft(proposal, state).tokens
 
-        def choose() -> list[mx.array]:
-            draft = self._draft(chooser, size, state) if size > 1 else None
-            verdict = chooser.judge(draft, logits, state)
-            extra = [] if verdict.logprobs is None else [verdict.logprobs]
-            return [verdict.tokens, verdict.accepted, *extra]
-
-        mx.eval(logits)
-        return _seconds(choose)
-
-    def _draft(self, chooser: Chooser, size: int, state: State) -> Draft:
-        proposal = self._drafter.draft(state.anchor, size, state.context)
-        return chooser.draft(proposal, state)
+        mx.eval(draft())
+        begun = time.perf_counter()
+        # In one evaluation, so that its own cost is shared.
+        mx.eval([draft() for _ in range(DRAFTS)])
+        return (time.perf_counter() - begun) / DRAFTS
 
 
 class _RandomTokens(Chooser):
@@ -261,27 +246,3 @@ class _RandomTokens(Chooser):
 
     def _instead(self, tokens: mx.array) -> mx.array:
         return tokens * 0 + self.take(tokens.shape[1]).astype(tokens.dtype)
-
-
-def _seconds(work: Callable[[], list[mx.array]]) -> float:
-    """Seconds of ``work``, several of them in one evaluation so that its own cost is shared."""
-    mx.eval(work())
-    begun = time.perf_counter()
-    mx.eval([work() for _ in range(REPEATS)])
-    return (time.perf_counter() - begun) / REPEATS
-
-
-def _columns(short: dict[int, float], long: dict[int, float]) -> dict[int, list[float]]:
-    """Both columns of a table, by size.
-
-    A size that was not measured at length grows as its neighbours do; none gets cheaper.
-    """
-    growth = {size: max(seconds - short[size], 0.0) for size, seconds in long.items()}
-    columns = {}
-    for size, seconds in short.items():
-        below = max(s for s in growth if s <= size)
-        above = min(s for s in growth if s >= size)
-        part = (size - below) / max(above - below, 1)
-        grown = growth[below] + (growth[above] - growth[below]) * part
-        columns[size] = [seconds, seconds + grown]
-    return columns

@@ -1,113 +1,179 @@
-"""What a round costs: a table of measured seconds, corrected by the rounds that follow."""
+"""What a round costs: a table of measured seconds, corrected by the rounds that follow, on disk."""
 
+import copy
+import hashlib
+import json
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping
+import os
+import tempfile
+import warnings
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from itertools import pairwise
+from pathlib import Path
+from statistics import median
 from typing import Any, Self
 
-# Share of a round's deviation that its cell takes over, and the most that one round can deviate:
-# a hiccup of the machine moves a cell by 3%. The table may be of another day, and beyond the
-# measured contexts it is a guess, so the first rounds of a process move it more: 1/2, 1/3, 1/4, …
-RATE = 0.1
-FIRST_RATE = 0.5
-LARGEST_DEVIATION = 0.3
-# How much of a correction the other sizes share, and the other of the two columns that a context
-# lies between: machines slow down as a whole more often than at one place.
-SHARED = 0.5
+import mlx.core as mx
+import mlx.nn as nn
+
+from ..errors import UserError
+from ..files import cache_dir, fingerprint, read_json_object
+
 GREEDY = "greedy"
+# A process's first round in a cell moves it by this share of the deviation, the next ones by 1/3,
+# 1/4, …: the table may be of another day, and beyond the measured contexts it is a guess.
+FIRST_RATE = 0.5
+# However many rounds have corrected a cell, the next one moves it by this share of the deviation.
+LEAST_RATE = 0.1
+# A round's deviation counts as this share at most: a hiccup of the machine moves a cell that many
+# rounds have corrected by 3%.
+LARGEST_DEVIATION = 0.3
+# This share of a correction is made at the other block sizes as well, and at the farther of the two
+# contexts around the round's: machines slow down as a whole more often than at one place.
+SHARED = 0.5
+# The acceptance over all texts so far counts as much as so many drafts of the next text.
+KNOWN_DRAFTS = 100
+# A way of choosing tokens without costs of its own is taken for greedy until so many of its rounds
+# were timed.
+UNKNOWN_ROUNDS = 5
+# A table is written again when a time in it, or the acceptance, has moved by more than this share.
+MOVED = 0.05
+# The file's format; a file of another one is not read.
+FORMAT = 3
 
 
 @dataclass
 class CostTable:
     """Seconds of rounds on one machine, for one pair.
 
-    Verify cost is a staircase in the rows, so nothing is assumed between measured sizes but the
-    straight line from one to the next. In the context length it is linear, between the measured
-    lengths and beyond them.
+    In the context length, costs are taken for linear, between the measured lengths and beyond them.
 
     Attributes:
         contexts: measured context lengths, ascending, two or more.
-        rounds: rows to the seconds of a whole greedy round at each context; 1 is plain decoding.
-        drafts: rows to the seconds of the round's draft alone, at each context.
-        verifies: rows to the seconds of the target's forward alone, at each context.
-        choices: way of choosing tokens to the seconds that a draft and choosing take, by rows.
+        rounds: for each way of choosing tokens, block size to the seconds of a whole round at each
+            context; size 1 is plain decoding. Greedy rounds are measured, others learned.
+        drafts: block size to the seconds of the round's draft alone, at each context.
+        verifies: block size to the seconds of the target's forward alone, at each context.
         acceptance: how likely a draft is accepted, over the texts so far; None before the first.
     """
 
     contexts: list[int]
-    rounds: dict[int, list[float]]
+    rounds: dict[str, dict[int, list[float]]]
     drafts: dict[int, list[float]] = field(default_factory=dict)
     verifies: dict[int, list[float]] = field(default_factory=dict)
-    choices: dict[str, dict[int, float]] = field(default_factory=dict)
     acceptance: float | None = None
-    _rates: dict[tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
+    _rates: dict[tuple[str, int, int], float] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    _surpluses: dict[str, list[float]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sizes(self) -> list[int]:
-        """The measured numbers of rows, ascending."""
-        return sorted(self.rounds)
-
-    def seconds(self, rows: int, context: int, choice: str = GREEDY) -> float:
-        """Seconds of a round.
-
-        Args:
-            rows: rows verified, anchor included.
-            context: committed tokens.
-            choice: how tokens are chosen; taken for greedy if that way was never measured.
-        """
-        column = self.column(context, choice)
-        return sum(column[size] * weight for size, weight in _neighbours(column, rows))
+        """The measured block sizes, ascending."""
+        return sorted(self.rounds[GREEDY])
 
     def column(self, context: int, choice: str = GREEDY) -> dict[int, float]:
-        """Seconds of a round of each measured size, after ``context`` committed tokens."""
-        weights = self._weights(context)
-        ours, greedy = self.choices.get(choice), self.choices.get(GREEDY)
-        column = {}
-        for size, row in self.rounds.items():
-            seconds = sum(row[i] * weight for i, weight in weights.items())
-            if ours is not None and choice != GREEDY:
-                seconds += ours[size] - greedy[size]
-            column[size] = max(seconds, 1e-9)
-        return column
+        """Seconds of a round of each measured size.
 
-    def learn(self, rows: int, context: int, seconds: float, choice: str = GREEDY) -> None:
-        """Move the table towards what a round took."""
-        if rows not in self.rounds:
-            return
-        self._extend(context)
-        deviation = seconds / self.seconds(rows, context, choice) - 1
+        Args:
+            context: committed tokens.
+            choice: how tokens are chosen; taken for greedy if no round has told.
+        """
         weights = self._weights(context)
-        rate = self._rate(rows, self._nearest(context))
-        step = rate * max(-LARGEST_DEVIATION, min(deviation, LARGEST_DEVIATION))
+        rounds = self.rounds.get(choice, self.rounds[GREEDY])
+        return {
+            size: max(sum(cells[i] * weight for i, weight in weights.items()), 1e-9)
+            for size, cells in rounds.items()
+        }
+
+    def learn(self, block_size: int, context: int, seconds: float, choice: str = GREEDY) -> None:
+        """Move the table towards what a round of a measured size took."""
+        self._extend(context)
+        if choice not in self.rounds:
+            self._begin(choice, (seconds - self.column(context)[block_size]) / block_size)
+            return
+        deviation = seconds / self.column(context, choice)[block_size] - 1
+        cell = choice, block_size, self._nearest(context)
+        rate = self._rates.get(cell, FIRST_RATE)
+        self._rates[cell] = 1 / (1 / rate + 1)
+        step = max(rate, LEAST_RATE) * max(-LARGEST_DEVIATION, min(deviation, LARGEST_DEVIATION))
+        weights = self._weights(context)
         norm = sum(w * w for w in weights.values())
-        for size, row in self.rounds.items():
-            share = 1.0 if size == rows else SHARED
+        for size, cells in self.rounds[choice].items():
+            share = 1.0 if size == block_size else SHARED
             for i, weight in weights.items():
                 # Weighted by the columns' shares, the parts add up to 1.
                 part = SHARED + (1 - SHARED) * weight / norm
-                row[i] *= 1 + step * share * part
+                cells[i] *= 1 + step * share * part
 
-    def confirmed(self, rows: int, context: int) -> bool:
+    def _begin(self, choice: str, surplus: float) -> None:
+        """Take in what a round of a new choice took longer than a greedy one, by position.
+
+        Tokens are chosen at every position of a block, so that what rounds of one size took tells
+        of the others.
+        """
+        surpluses = self._surpluses.setdefault(choice, [])
+        surpluses.append(surplus)
+        if len(surpluses) == UNKNOWN_ROUNDS:
+            each = max(median(surpluses), 0.0)
+            self.rounds[choice] = {
+                size: [seconds + size * each for seconds in cells]
+                for size, cells in self.rounds[GREEDY].items()
+            }
+
+    def confirmed(self, block_size: int, context: int, choice: str = GREEDY) -> bool:
         """Whether a round of this process has corrected the cell that counts most."""
-        return context <= 1.5 * self.contexts[-1] and (rows, self._nearest(context)) in self._rates
+        cell = choice, block_size, self._nearest(context)
+        return context <= 1.5 * self.contexts[-1] and cell in self._rates
 
     def learn_acceptance(self, examined: int, accepted: int) -> None:
         """Take a text into account of whose ``examined`` drafts ``accepted`` were right."""
         if examined:
             rate = accepted / examined
             before = rate if self.acceptance is None else self.acceptance
-            self.acceptance = before + (rate - before) * examined / (examined + 100)
+            share = examined / (examined + KNOWN_DRAFTS)
+            self.acceptance = before + (rate - before) * share
 
-    def _rate(self, rows: int, column: int) -> float:
-        """The share of a deviation that a cell takes over; it falls each time."""
-        rate = self._rates.get((rows, column), FIRST_RATE)
-        self._rates[rows, column] = 1 / (1 / rate + 1)
-        return max(rate, RATE)
+    def differs(self, other: "CostTable", share: float) -> bool:
+        """Whether the cells are others, or a time or the acceptance differs by more than a share.
 
-    def _at(self, row: list[float], context: int) -> float:
-        return sum(row[i] * weight for i, weight in self._weights(context).items())
+        Args:
+            other: of the same pair.
+            share: of the other's times.
+        """
+        ours, theirs = self._cells(), other._cells()
+        known = [table.acceptance for table in (self, other) if table.acceptance is not None]
+        if ours.keys() != theirs.keys() or len(known) == 1:
+            return True
+        moved = [abs(seconds / theirs[cell] - 1) for cell, seconds in ours.items()]
+        return max([*moved, max(known, default=0) - min(known, default=0)]) > share
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON is to hold; :meth:`from_dict` reads it back."""
+        names = ("contexts", "rounds", "drafts", "verifies", "acceptance")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read a table.
+
+        Raises:
+            ValueError: it is not one, or a number in it is none that a measurement gives.
+        """
+        try:
+            rounds = {choice: _by_size(sizes) for choice, sizes in content["rounds"].items()}
+            alone = (_by_size(content[name]) for name in ("drafts", "verifies"))
+            contexts = [int(x) for x in content["contexts"]]
+            table = cls(contexts, rounds, *alone, content["acceptance"])
+            sound = table._sound()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a cost table ({error!r})") from error
+        if not sound:
+            raise ValueError("not a sound cost table")
+        return table
 
     def _weights(self, context: int) -> dict[int, float]:
         """How much each measured context counts at ``context``, by its index."""
@@ -124,95 +190,131 @@ class CostTable:
         """Have a cell near ``context``, so that what is learned there stays there."""
         while context > 1.5 * self.contexts[-1]:
             further = 2 * self.contexts[-1]
-            for row in self._measured():
-                row.append(self._at(row, further))
+            weights = self._weights(further)
+            for cells in self._rows():
+                cells.append(sum(cells[i] * weight for i, weight in weights.items()))
             self.contexts.append(further)
 
-    def differs(self, other: "CostTable", share: float) -> bool:
-        """Whether a round's time differs by more than a share, acceptance by as much, or the shape.
+    def _rows(self) -> list[list[float]]:
+        """Every list of seconds by context."""
+        tables = (*self.rounds.values(), self.drafts, self.verifies)
+        return [cells for table in tables for cells in table.values()]
 
-        Args:
-            other: of the same pair.
-            share: of the other's times.
-        """
-        if (self.contexts, self.choices.keys()) != (other.contexts, other.choices.keys()):
-            return True
-        if (self.acceptance is None) != (other.acceptance is None):
-            return True
-        if abs((self.acceptance or 0) - (other.acceptance or 0)) > share:
-            return True
-        cells = zip(self.rounds.values(), other.rounds.values(), strict=True)
-        return any(abs(a / b - 1) > share for row in cells for a, b in zip(*row, strict=True))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The table as JSON holds it; :meth:`from_dict` reads it back."""
+    def _cells(self) -> dict[tuple[str, int, int], float]:
+        """The seconds of rounds by choice, block size and context."""
         return {
-            "contexts": self.contexts,
-            "rounds": {str(k): v for k, v in self.rounds.items()},
-            "drafts": {str(k): v for k, v in self.drafts.items()},
-            "verifies": {str(k): v for k, v in self.verifies.items()},
-            "choices": {
-                name: {str(k): v for k, v in rows.items()} for name, rows in self.choices.items()
-            },
-            "acceptance": self.acceptance,
+            (choice, size, context): seconds
+            for choice, sizes in self.rounds.items()
+            for size, cells in sizes.items()
+            for context, seconds in zip(self.contexts, cells, strict=True)
         }
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Read a table.
-
-        Raises:
-            ValueError: it is not one, or a number in it is none that a measurement gives.
-        """
-        try:
-            table = cls(
-                [int(x) for x in content["contexts"]],
-                _rows(content["rounds"]),
-                _rows(content["drafts"]),
-                _rows(content["verifies"]),
-                {
-                    name: {int(k): float(v) for k, v in rows.items()}
-                    for name, rows in content["choices"].items()
-                },
-                content["acceptance"],
-            )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"not a cost table ({error!r})") from error
-        table._check()
-        return table
-
-    def _measured(self) -> list[list[float]]:
-        """Every row of the three tables."""
-        tables = (self.rounds, self.drafts, self.verifies)
-        return [row for table in tables for row in table.values()]
-
-    def _check(self) -> None:
-        rows = self._measured()
-        seconds = [x for row in rows for x in row]
-        seconds += [x for choice in self.choices.values() for x in choice.values()]
-        sound = (
+    def _sound(self) -> bool:
+        rows, sizes = self._rows(), self.rounds[GREEDY].keys()
+        return (
             len(self.contexts) > 1
             and all(0 < a < b for a, b in pairwise(self.contexts))
-            and {1, 2} <= self.rounds.keys()
-            and all(len(row) == len(self.contexts) for row in rows)
-            and all(math.isfinite(x) and x > 0 for x in seconds)
-            and all(choice.keys() == self.rounds.keys() for choice in self.choices.values())
-            and (not self.choices or GREEDY in self.choices)
+            and {1, 2} <= sizes
+            and all(rounds.keys() == sizes for rounds in self.rounds.values())
+            and all(len(cells) == len(self.contexts) for cells in rows)
+            and all(math.isfinite(x) and x > 0 for cells in rows for x in cells)
             and (self.acceptance is None or 0 <= float(self.acceptance) <= 1)
         )
-        if not sound:
-            raise ValueError("not a sound cost table")
 
 
-def _neighbours(measured: Collection[int], rows: int) -> list[tuple[int, float]]:
-    """The measured sizes around ``rows``, each with its weight; flat beyond the last."""
-    sizes = sorted(measured)
-    rows = min(max(rows, sizes[0]), sizes[-1])
-    i = max(bisect_left(sizes, rows), 1)
-    low, high = sizes[i - 1], sizes[i]
-    part = (rows - low) / (high - low)
-    return [(low, 1 - part), (high, part)]
+class CostFile:
+    """The file that keeps a pair's table from one process to the next.
+
+    What this process has read or written last is held, so that the file is read again only when
+    another process has replaced it.
+
+    Args:
+        key: all that the costs depend on.
+    """
+
+    def __init__(self, key: Mapping[str, Any]):
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        self.path = cache_dir() / "costs" / f"{digest[:16]}.json"
+        self._key = key
+        self._known: CostTable | None = None
+        self._stamp: tuple[int, int] | None = None
+
+    def read(self) -> CostTable | None:
+        """The stored table; None if there is none, or what is there cannot be trusted."""
+        self._stamp = _stamp(self.path)
+        try:
+            content = read_json_object(self.path)
+            if content.get("format") != FORMAT or content.get("key") != self._key:
+                return None
+            table = CostTable.from_dict(content.get("table"))
+        except (UserError, ValueError):
+            return None
+        self._known = copy.deepcopy(table)
+        return table
+
+    def write(self, table: CostTable) -> None:
+        """Write the file, in one step; where that is not possible, warn and go on."""
+        self._known = copy.deepcopy(table)
+        content = {"format": FORMAT, "key": self._key, "table": table.to_dict()}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".writing-") as scratch:
+                written = Path(scratch) / self.path.name
+                written.write_text(json.dumps(content, indent=1) + "\n")
+                self._stamp = _stamp(written)
+                os.replace(written, self.path)
+        except OSError as error:
+            warnings.warn(
+                f"What rounds cost here cannot be stored in {self.path} "
+                f"({error.strerror or error}), so it will be measured again next time.",
+                stacklevel=2,
+            )
+
+    def update(self, table: CostTable) -> CostTable:
+        """Write what texts have taught ``table``, if it is news.
+
+        Returns:
+            ``table``, or what another process has written since: that is not overwritten.
+        """
+        if _stamp(self.path) == self._stamp:
+            if table.differs(self._known, MOVED):
+                self.write(table)
+            return table
+        theirs = self.read()
+        if theirs is None:
+            self.write(table)
+        return theirs or table
 
 
-def _rows(content: Mapping[str, Any]) -> dict[int, list[float]]:
-    return {int(rows): [float(x) for x in cells] for rows, cells in content.items()}
+def cost_key(target: nn.Module, drafter: str, largest_block: int) -> dict[str, Any]:
+    """All that costs depend on.
+
+    Args:
+        target: as mlx-lm knows it.
+        drafter: its fingerprint.
+        largest_block: the largest block size.
+    """
+    device = mx.device_info()
+    return {
+        "device": device["device_name"],
+        "architecture": device["architecture"],
+        "backend": str(mx.default_device().type),
+        "cores": os.cpu_count(),
+        "versions": {name: version(name) for name in ("mlx", "mlx-lm", "dflash-mlx")},
+        "target": fingerprint(target),
+        "drafter": drafter,
+        "largest_block": largest_block,
+    }
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells one writing of a file from another; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _by_size(content: Mapping[str, Any]) -> dict[int, list[float]]:
+    return {int(size): [float(x) for x in cells] for size, cells in content.items()}

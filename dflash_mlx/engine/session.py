@@ -12,11 +12,11 @@ from ..generation.kv import cached_tokens
 from ..generation.request import Request
 from ..generation.response import Clock
 from ..loading.pair import Pair
+from .block_size import BlockSizes
 from .choose import Chooser
 from .history import History
 from .prefill import prefill
 from .queue import RoundQueue
-from .sizing import Sizing
 from .state import State
 from .statistics import Statistics
 from .timing import RoundTimer
@@ -37,7 +37,7 @@ class EmittedToken:
 
 
 def emit_tokens(
-    model: Pair, request: Request, sizing: Sizing, statistics: Statistics, clock: Clock
+    model: Pair, request: Request, sizes: BlockSizes, statistics: Statistics, clock: Clock
 ) -> Iterator[EmittedToken]:
     """Emit tokens one by one; at the end, however it comes, complete the prompt cache."""
     queue = _start(model, request)
@@ -55,19 +55,19 @@ def emit_tokens(
         while clock.tokens < request.max_tokens:
             if not queue.in_flight:
                 queue.state.committed = mx.array(seen) if waits else None
-                queue.submit(sizing.choose(queue.lengths[0]))
+                queue.submit(sizes.choose(queue.lengths[0]))
             # The next round is queued before this one is read, unless this is likely the last.
             likely = clock.tokens + max(statistics.tau, 1)
             if not waits and likely < request.max_tokens:
-                queue.submit(sizing.choose(queue.lengths[0]))
+                queue.submit(sizes.choose(queue.lengths[0]))
             context = queue.lengths[0]
             news, seconds = timer.read(queue)
             if not statistics.total:
                 request.progress(len(request.prompt), len(request.prompt))
             accepted = news.accepted[0]
-            sizing.observe(news.block_size, accepted, context, seconds)
+            sizes.observe(news.block_size, accepted, context, seconds)
             statistics.add(news.block_size, accepted)
-            statistics.plain_seconds += sizing.plain_seconds(accepted + 1, context)
+            statistics.plain_seconds = sizes.plain_seconds
             statistics.seconds = timer.seconds
             for j, token in enumerate(news.tokens[0]):
                 clock.tokens += 1
@@ -82,7 +82,7 @@ def emit_tokens(
     finally:
         if request.cache is not None:
             _hand_back(queue, end + clock.tokens, model, request)
-        sizing.finish()
+        sizes.finish()
 
 
 def _start(model: Pair, request: Request) -> RoundQueue:

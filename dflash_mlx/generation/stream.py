@@ -8,9 +8,9 @@ from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..engine.session import EmittedToken, emit_tokens
-from ..engine.sizing import sizing_for
 from ..engine.statistics import Statistics
 from ..loading.pair import Pair
+from .auto_size import sizes_for
 from .request import Request, make_request
 from .response import Clock, GenerationResponse, report
 from .text import StopStrings
@@ -112,9 +112,9 @@ def _stream(
     model: Pair, tokenizer: TokenizerWrapper, request: Request
 ) -> Iterator[GenerationResponse]:
     detokenizer, stops = tokenizer.detokenizer, StopStrings(request.stop)
-    sizing = sizing_for(model, request)
-    kernels = model.drafter.kernels(sizing.largest) if sizing.largest > 1 else ""
-    statistics = Statistics(kernels=kernels, auto=sizing.auto)
+    sizes = sizes_for(model, request)
+    kernels = model.drafter.kernels(sizes.largest) if sizes.largest > 1 else ""
+    statistics = Statistics(kernels=kernels, auto=sizes.auto)
     clock = Clock(len(request.prompt))
 
     def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
@@ -135,10 +135,10 @@ def _stream(
             statistics=statistics,
         )
 
-    token, text, stopped = EmittedToken(None, None, False, 0, sizing.largest), "", False
+    token, text, stopped = EmittedToken(None, None, False, 0, sizes.largest), "", False
     with (
         wired_limit(model.model),
-        closing(emit_tokens(model, request, sizing, statistics, clock)) as tokens,
+        closing(emit_tokens(model, request, sizes, statistics, clock)) as tokens,
     ):
         for token in tokens:
             ended = token.id in tokenizer.eos_token_ids

@@ -7,7 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ..cache.prompt import PromptCache
-from ..engine.costs import CostTable
+from ..engine.costs import CostFile, CostTable
 from ..engine.round import Drafting
 from ..target.target import Target
 
@@ -23,6 +23,7 @@ class Pair:
         drafter: bound to the target, or None: then every generation decodes plainly.
         context_length: positions that the target was made for, or None if it does not say.
         costs: what rounds cost on this machine, once :func:`dflash_mlx.tune` was asked for it.
+        cost_file: keeps them for the next process; None before, and for costs set by hand.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Pair:
         self.drafter = drafter
         self.context_length = context_length
         self.costs: CostTable | None = None
+        self.cost_file: CostFile | None = None
 
     @property
     def model(self) -> nn.Module:

@@ -8,12 +8,12 @@ from support.folders import save_drafter, save_target
 
 from dflash_mlx.cli import tune as command
 from dflash_mlx.cli.main import main
-from dflash_mlx.engine import tuning
+from dflash_mlx.engine import costs
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tuning, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(costs, "cache_dir", lambda: tmp_path / "cache")
     # On a busy machine a progress bar would come at any time.
     monkeypatch.setattr(command, "PATIENCE", 1e9)
     return tmp_path / "cache" / "costs"
@@ -38,7 +38,8 @@ def test_table_is_printed_and_stored(pair, place, capsys):
     for row in rows:
         size, *cells = row
         columns = [[float(cells[i]), float(cells[4 + i])] for i in range(4)]
-        parts = [table[name].get(size, [0.0, 0.0]) for name in ("rounds", "drafts", "verifies")]
+        times = table["rounds"]["greedy"], table["drafts"], table["verifies"]
+        parts = [by_size.get(size, [0.0, 0.0]) for by_size in times]
         parts.append([max(a - b - c, 0.0) for a, b, c in zip(*parts, strict=True)])
         for shown, stored in zip(columns, parts, strict=True):
             assert shown == pytest.approx([1e3 * x for x in stored], abs=0.006)
@@ -54,19 +55,14 @@ def test_what_could_not_be_stored_is_not_said_to_be(pair, place, capsys):
     assert "Stored" not in capsys.readouterr().out
 
 
-def test_progress_is_shown_when_it_takes_long(pair, place, capsys, monkeypatch):
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]], ids=["", "quiet"])
+def test_progress_is_shown_once_and_when_it_takes_long(quiet, pair, place, capsys, monkeypatch):
     monkeypatch.setattr(command, "PATIENCE", 0.0)
-    assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
-    first = capsys.readouterr().err
-    assert "Measuring what rounds cost on this machine" in first
-    assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_a_quiet_generation_shows_no_progress(pair, place, capsys, monkeypatch):
-    monkeypatch.setattr(command, "PATIENCE", 0.0)
-    assert main(["generate", *pair, "-p", "hello", "-m", "9", "--quiet"]) == 0
-    assert place.exists() and capsys.readouterr().err == ""
+    generate = ["generate", *pair, "-p", "hello", "-m", "9", *quiet]
+    for first in (True, False):
+        assert main(generate) == 0
+        shown = "Measuring what rounds cost on this machine" in capsys.readouterr().err
+        assert place.exists() and shown == (first and not quiet)
 
 
 @pytest.mark.parametrize("options", [["--no-draft"], ["--block-size", "4"]])

@@ -1,152 +1,132 @@
-"""The cost table: read between measured cells, corrected by rounds, and checked when it is read."""
+"""The cost table: read between measured cells, corrected by rounds, and kept in a file."""
 
 import copy
 import json
 import math
 import random
+from importlib.metadata import version
 
+import mlx.core as mx
+import mlx.nn as nn
 import pytest
+from support.pairs import tiny_drafter
+from support.tiny import tiny_model
 
-from dflash_mlx.engine.costs import CostTable
+from dflash_mlx.engine import costs as module
+from dflash_mlx.engine.costs import UNKNOWN_ROUNDS, CostFile, CostTable, cost_key
+from dflash_mlx.loading.loader import make_pair
 
 
-def table(**changes):
-    parts = {
-        "contexts": [500, 4500],
-        "rounds": {1: [10.0, 14.0], 2: [12.0, 20.0], 5: [18.0, 26.0]},
-        "drafts": {2: [1.0, 2.0], 5: [2.0, 3.0]},
-        "verifies": {1: [9.0, 13.0], 2: [10.0, 17.0], 5: [15.0, 22.0]},
-        "choices": {
-            "greedy": {1: 0.5, 2: 1.0, 5: 2.0},
-            "temp": {1: 1.5, 2: 3.0, 5: 7.0},
-        },
-    }
-    return CostTable(**copy.deepcopy(parts | changes))
+def table(acceptance=None):
+    rounds = {1: [10.0, 14.0], 2: [12.0, 20.0], 5: [18.0, 26.0]}
+    sampled = {1: [11.0, 15.0], 2: [14.0, 22.0], 5: [23.0, 31.0]}
+    drafts = {2: [1.0, 2.0], 5: [2.0, 3.0]}
+    verifies = {1: [9.0, 13.0], 2: [10.0, 17.0], 5: [15.0, 22.0]}
+    both = {"greedy": rounds, "temp": sampled}
+    return copy.deepcopy(CostTable([500, 4500], both, drafts, verifies, acceptance))
+
+
+def repeat(costs, times, *round_):
+    for _ in range(times):
+        costs.learn(*round_)
+    return costs
 
 
 @pytest.mark.parametrize(
-    ("rows", "context", "seconds"),
-    [
-        (1, 500, 10),
-        (2, 4500, 20),
-        (1, 2500, 12),
-        (2, 8500, 28),
-        (5, 0, 18),
-        (3, 500, 14),
-        (4, 4500, 24),
-        (9, 500, 18),
-    ],
+    ("context", "seconds"), [(0, 10), (500, 10), (2500, 12), (4500, 14), (8500, 18)]
 )
-def test_lines_between_cells_and_beyond_the_last_context(rows, context, seconds):
-    assert table().seconds(rows, context) == pytest.approx(seconds)
-
-
-def test_another_way_of_choosing_adds_what_it_takes_longer():
-    assert table().seconds(2, 500, "temp") == pytest.approx(14)
-    assert table().column(500, "temp") == pytest.approx({1: 11, 2: 14, 5: 23})
-    assert table().seconds(2, 500, "never measured") == pytest.approx(12)
+def test_lines_between_contexts_and_beyond_the_last(context, seconds):
+    assert table().column(context)[1] == pytest.approx(seconds)
+    assert table().column(context, "temp")[1] == pytest.approx(seconds + 1)
+    assert table().column(context, "never seen") == table().column(context)
 
 
 def test_rounds_correct_their_own_cell_most():
-    costs = table()
-    for _ in range(100):
-        costs.learn(2, 500, 15.0)
-    assert costs.seconds(2, 500) == pytest.approx(15, rel=0.01)
+    costs = repeat(table(), 100, 2, 500, 15.0)
+    assert costs.column(500)[2] == pytest.approx(15, rel=0.01)
     # The others follow in part, in case it is the machine that got slower.
-    assert 10 < costs.seconds(1, 500) < 12.5
-    assert 20 < costs.seconds(2, 4500) < 23
+    assert 10 < costs.column(500)[1] < 12.5
+    assert 20 < costs.column(4500)[2] < 23
+    # Another way of choosing has its own.
+    assert costs.column(500, "temp") == table().column(500, "temp")
+
+
+def test_a_new_way_of_choosing_adds_what_its_first_rounds_took_longer():
+    costs = repeat(table(), UNKNOWN_ROUNDS - 1, 2, 500, 12.8, "top_k")
+    assert costs.rounds == table().rounds
+    # A hiccup among them counts for nothing.
+    costs.learn(5, 500, 99.0, "top_k")
+    assert costs.column(500, "top_k") == pytest.approx({1: 10.4, 2: 12.8, 5: 20.0})
+    repeat(costs, 60, 5, 500, 19.0, "top_k")
+    assert costs.column(500, "top_k")[5] == pytest.approx(19.0, rel=0.01)
+    assert costs.column(500) == table().column(500)
 
 
 @pytest.mark.parametrize("context", [100, 500, 1500, 4500, 6000])
 def test_learning_converges_at_every_context(context):
-    costs = table()
-    goal = 1.2 * costs.seconds(5, context)
-    for _ in range(150):
-        costs.learn(5, context, goal)
-    assert costs.seconds(5, context) == pytest.approx(goal, rel=0.02)
+    goal = 1.2 * table().column(context)[5]
+    costs = repeat(table(), 150, 5, context, goal)
+    assert costs.column(context)[5] == pytest.approx(goal, rel=0.02)
 
 
 def test_a_hiccup_moves_little():
-    costs = table()
-    costs.learn(2, 500, 1000.0)
-    assert costs.seconds(2, 500) <= 12 * 1.16
-    for _ in range(60):
-        costs.learn(2, 500, 12.0)
-    costs.learn(2, 500, 1000.0)
-    assert costs.seconds(2, 500) <= 12 * 1.04
-    costs.learn(2, 500, 1e-6)
-    assert costs.seconds(2, 500) >= 12 * 0.97
+    costs = repeat(table(), 1, 2, 500, 1000.0)
+    assert costs.column(500)[2] <= 12 * 1.16
+    repeat(costs, 60, 2, 500, 12.0)
+    assert repeat(costs, 1, 2, 500, 1000.0).column(500)[2] <= 12 * 1.04
+    assert repeat(costs, 1, 2, 500, 1e-6).column(500)[2] >= 12 * 0.97
 
 
 def test_noise_averages_out():
     costs, luck = table(), random.Random(0)
     for _ in range(300):
         costs.learn(2, 500, 12 * luck.uniform(0.9, 1.1) * (3 if luck.random() < 0.03 else 1))
-    assert costs.seconds(2, 500) == pytest.approx(12, rel=0.06)
+    assert costs.column(500)[2] == pytest.approx(12, rel=0.06)
 
 
 def test_what_is_learned_far_out_stays_there():
-    costs = table()
-    before = costs.seconds(1, 500), costs.seconds(5, 4500)
-    for _ in range(100):
-        costs.learn(1, 30_000, 60.0)
+    costs = repeat(table(), 100, 1, 30_000, 60.0)
     assert costs.contexts == [500, 4500, 9000, 18000, 36000]
-    assert costs.seconds(1, 30_000) == pytest.approx(60, rel=0.05)
-    assert (costs.seconds(1, 500), costs.seconds(5, 4500)) == before
+    assert costs.column(30_000)[1] == pytest.approx(60, rel=0.05)
+    assert costs.column(500) == table().column(500)
+    assert costs.column(4500)[5] == table().column(4500)[5]
     assert CostTable.from_dict(json.loads(json.dumps(costs.to_dict()))) == costs
 
 
 def test_a_guess_far_out_is_corrected_within_a_few_rounds():
-    costs = table()
-    guessed, goal = costs.seconds(2, 16_000), 1.8 * costs.seconds(2, 16_000)
-    for _ in range(12):
-        costs.learn(2, 16_000, goal)
-    assert costs.seconds(2, 16_000) > guessed + 0.6 * (goal - guessed)
+    guessed = table().column(16_000)[2]
+    costs = repeat(table(), 12, 2, 16_000, 1.8 * guessed)
+    assert costs.column(16_000)[2] > 1.48 * guessed
 
 
 def test_what_has_confirmed_a_cell():
-    costs = table()
-    assert not costs.confirmed(1, 600)
-    costs.learn(2, 600, 12.0)
+    costs = repeat(table(), 1, 2, 600, 12.0)
     assert not costs.confirmed(1, 600) and costs.confirmed(2, 600)
-    costs.learn(1, 600, 10.0)
-    assert costs.confirmed(1, 600) and not costs.confirmed(1, 4000)
-    assert not costs.confirmed(1, 50_000)
-    costs.learn(1, 50_000, 100.0)
-    assert costs.confirmed(1, 50_000)
-
-
-def test_sizes_that_were_not_measured_teach_nothing():
-    costs = table()
-    costs.learn(3, 500, 99.0)
-    assert costs == table()
+    repeat(costs, 1, 1, 600, 10.0)
+    assert costs.confirmed(1, 600) and not costs.confirmed(1, 600, "temp")
+    assert not costs.confirmed(1, 4000) and not costs.confirmed(1, 50_000)
+    assert repeat(costs, 1, 1, 50_000, 100.0).confirmed(1, 50_000)
 
 
 def test_acceptance_is_a_slow_mean_over_texts():
-    costs = table()
-    costs.learn_acceptance(0, 0)
-    assert costs.acceptance is None
-    costs.learn_acceptance(50, 20)
-    assert costs.acceptance == pytest.approx(0.4)
-    costs.learn_acceptance(100, 80)
-    assert costs.acceptance == pytest.approx(0.6)
-
-
-def test_json_and_back():
-    costs = table(acceptance=0.4)
-    assert CostTable.from_dict(json.loads(json.dumps(costs.to_dict()))) == costs
+    costs, means = table(), []
+    for examined, accepted in ((0, 0), (50, 20), (100, 80)):
+        costs.learn_acceptance(examined, accepted)
+        means.append(costs.acceptance)
+    assert means == [None, pytest.approx(0.4), pytest.approx(0.6)]
 
 
 def test_news_are_told_from_noise():
-    costs = table(acceptance=0.5)
-    assert not costs.differs(table(acceptance=0.52), 0.05)
-    assert costs.differs(table(acceptance=0.6), 0.05)
-    assert costs.differs(table(), 0.05)
-    assert costs.differs(table(acceptance=0.5, choices={}), 0.05)
+    costs = table(0.5)
+    assert not costs.differs(table(0.52), 0.05)
+    assert costs.differs(table(0.6), 0.05)
+    assert costs.differs(table(), 0.05) and table().differs(costs, 0.05)
     for seconds, told in ((12.3, False), (13.0, True)):
-        other = table(acceptance=0.5)
-        other.rounds[2][0] = seconds
+        other = table(0.5)
+        other.rounds["greedy"][2][0] = seconds
         assert other.differs(costs, 0.05) is told
+    del other.rounds["temp"]
+    assert costs.differs(other, 1.0)
 
 
 DAMAGES = {
@@ -155,16 +135,16 @@ DAMAGES = {
     "no contexts": lambda d: d.pop("contexts") and d,
     "one context": lambda d: d | {"contexts": [500]},
     "falling contexts": lambda d: d | {"contexts": [500, 400]},
-    "no plain rounds": lambda d: d["rounds"].pop("1") and d,
-    "a short row": lambda d: d["rounds"].update({"2": [1.0]}) or d,
-    "not a number": lambda d: d["rounds"].update({"2": ["x", 1.0]}) or d,
-    "NaN": lambda d: d["rounds"].update({"2": [math.nan, 1.0]}) or d,
-    "infinite": lambda d: d["rounds"].update({"2": [math.inf, 1.0]}) or d,
-    "zero": lambda d: d["rounds"].update({"2": [0.0, 1.0]}) or d,
+    "no plain rounds": lambda d: d["rounds"]["greedy"].pop("1") and d,
+    "a short row": lambda d: d["rounds"]["greedy"].update({"2": [1.0]}) or d,
+    "not a number": lambda d: d["rounds"]["greedy"].update({"2": ["x", 1.0]}) or d,
+    "NaN": lambda d: d["rounds"]["greedy"].update({"2": [math.nan, 1.0]}) or d,
+    "infinite": lambda d: d["rounds"]["temp"].update({"2": [math.inf, 1.0]}) or d,
+    "zero": lambda d: d["rounds"]["temp"].update({"2": [0.0, 1.0]}) or d,
     "negative": lambda d: d["drafts"].update({"2": [-1.0, 1.0]}) or d,
     "a verify without time": lambda d: d["verifies"].update({"2": [0.0, 1.0]}) or d,
-    "rows of a choice missing": lambda d: d["choices"]["temp"].pop("2") and d,
-    "choices without greedy": lambda d: d["choices"].pop("greedy") and d,
+    "a size of a choice missing": lambda d: d["rounds"]["temp"].pop("2") and d,
+    "no greedy rounds": lambda d: d["rounds"].pop("greedy") and d,
     "acceptance beyond 1": lambda d: d | {"acceptance": 1.5},
     "acceptance in words": lambda d: d | {"acceptance": "good"},
 }
@@ -172,6 +152,86 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_what_is_not_a_table_is_refused(damage):
-    content = json.loads(json.dumps(table().to_dict()))
+    content = json.loads(json.dumps(table(0.4).to_dict()))
+    assert CostTable.from_dict(content) == table(0.4)
     with pytest.raises(ValueError):
         CostTable.from_dict(damage(content))
+
+
+@pytest.fixture
+def files(monkeypatch, tmp_path):
+    """The same file as two processes hold it, the first of which has written a table."""
+    monkeypatch.setattr(module, "cache_dir", lambda: tmp_path)
+    ours, theirs = CostFile({"a": 1}), CostFile({"a": 1})
+    assert ours.read() is None
+    ours.write(table())
+    assert theirs.read() == table()
+    return ours, theirs
+
+
+def test_only_news_are_written(files, monkeypatch):
+    ours, _ = files
+    before = ours.path.stat()
+    costs = table()
+    # Nothing is read where nobody else has written.
+    monkeypatch.setattr(module, "read_json_object", None)
+    costs.rounds["greedy"][2][0] *= 1.04
+    assert ours.update(costs) is costs and ours.path.stat() == before
+    # What moves slowly is written in the end.
+    costs.rounds["greedy"][2][0] *= 1.04
+    assert ours.update(costs) is costs
+    monkeypatch.undo()
+    assert CostFile.read(ours) == costs
+    assert not list(ours.path.parent.glob(".*"))
+
+
+def test_what_another_process_has_written_is_taken_over(files):
+    ours, theirs = files
+    other = repeat(table(), 20, 2, 500, 15.0)
+    assert theirs.update(other) is other
+    assert ours.update(repeat(table(), 20, 5, 500, 30.0)) == other
+    # It is ours from then on.
+    more = repeat(copy.deepcopy(other), 20, 5, 500, 30.0)
+    assert ours.update(more) is more
+    assert theirs.update(other) == more == ours.read()
+
+
+def test_a_file_that_was_removed_is_written_again(files):
+    ours, theirs = files
+    ours.path.unlink()
+    assert theirs.update(table()) == table() == ours.read()
+
+
+def key(target=None, drafter=None, largest_block=8):
+    with make_pair(target or tiny_model(), drafter or tiny_drafter()) as pair:
+        return cost_key(pair.model, pair.drafter.fingerprint, largest_block)
+
+
+def quantized(model, bits):
+    def can_be(path, part):
+        return hasattr(part, "to_quantized") and part.weight.shape[-1] % 32 == 0
+
+    nn.quantize(model, 32, bits, class_predicate=can_be)
+    return model
+
+
+def test_what_costs_depend_on(monkeypatch):
+    keys = [key(), key(largest_block=4)]
+    assert key() == key() == keys[0]
+    for bits in (4, 8):
+        keys.append(key(target=quantized(tiny_model(), bits)))
+        keys.append(key(drafter=quantized(tiny_drafter(), bits)))
+    for package in ("mlx", "mlx-lm", "dflash-mlx"):
+        with monkeypatch.context() as patch:
+            versions = {name: version(name) for name in ("mlx", "mlx-lm", "dflash-mlx")}
+            patch.setattr(module, "version", (versions | {package: "99"}).get)
+            keys.append(key())
+    device = mx.device_info()
+    for part in ("device_name", "architecture"):
+        with monkeypatch.context() as patch:
+            patch.setattr(mx, "device_info", lambda part=part: device | {part: "another"})
+            keys.append(key())
+    with monkeypatch.context() as patch:
+        patch.setattr(module.os, "cpu_count", lambda: 999)
+        keys.append(key())
+    assert len({CostFile(k).path for k in keys}) == len(keys) == 12

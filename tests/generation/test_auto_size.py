@@ -14,9 +14,10 @@ from support.tokenizer import byte_tokenizer
 
 import dflash_mlx
 from dflash_mlx import UserError, stream_generate
-from dflash_mlx.engine import calibration, tuning
+from dflash_mlx.engine import costs
 from dflash_mlx.engine.costs import CostTable
 from dflash_mlx.engine.sampling import Sampling
+from dflash_mlx.generation import auto_size
 from dflash_mlx.generation.response import report
 
 TOKENIZER = byte_tokenizer()
@@ -31,53 +32,46 @@ def case(family="llama", sampling=GREEDY):
     return clear_case(model(family), 20, N + 40, sampling)
 
 
-def costs(prices, acceptance=None):
-    """A table in which a round of so many rows costs so many plain steps, each 10 ms."""
-    rounds = {rows: [0.01 * price] * 2 for rows, price in prices.items()}
-    return CostTable([512, 4096], rounds, acceptance=acceptance)
+def made_up(prices, acceptance=None):
+    """A table in which a round of a size costs so many plain steps, each 10 ms."""
+    rounds = {size: [0.01 * price] * 2 for size, price in prices.items()}
+    return CostTable([512, 4096], {"greedy": rounds}, acceptance=acceptance)
 
 
-CHEAP = {rows: 1 + 0.02 * (rows - 1) for rows in range(1, 9)}
-DEAR = {rows: float(rows) for rows in range(1, 9)}
+CHEAP = {size: 1 + 0.02 * (size - 1) for size in range(1, 9)}
+SLIGHT = {size: 0.8 + 0.2 * size for size in range(1, 9)}
+DEAR = {size: float(size) for size in range(1, 9)}
 
 
-def run(counts, prices, n=N, acceptance=None, **options):
+def run(counts, prices, acceptance=None):
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, counts, 8) as pair:
-        pair.costs = costs(prices, acceptance)
+        pair.costs = made_up(prices, acceptance)
         # Real times would correct the made-up ones.
         pair.costs.learn = lambda *args: None
-        responses = respond(pair, TOKENIZER, prompt, n, **AUTO, **options)
-    assert tokens_of(responses) == truth[:n]
+        responses = respond(pair, TOKENIZER, prompt, N, **AUTO)
+    assert tokens_of(responses) == truth[:N]
     return responses[-1]
 
 
-def test_good_drafts_are_drafted():
-    last = run([7], CHEAP)
-    assert last.statistics.rounds[8] > 0.8 * last.statistics.total
-    assert last.tau > 6
-    assert not last.statistics.switched_off
-    assert "times the speed without drafting" in report(last)
-
-
-def test_wrong_drafts_are_hardly_drafted():
-    last = run([0], {rows: 0.8 + 0.2 * rows for rows in range(1, 9)}, acceptance=0.1)
-    assert last.statistics.rounds[1] > 0.85 * last.statistics.total
-    assert last.statistics.switched_off
-    assert "switched off for most of this text" in report(last).splitlines()[-1]
-
-
-def test_where_nothing_can_pay_nothing_is_drafted():
-    last = run([7], DEAR)
-    assert dict(last.statistics.rounds) == {1: N}
-    final = report(last).splitlines()[-1]
-    assert final.endswith("switched off for the whole text: no block size promised to pay.")
-
-
-def test_drafts_never_accepted_hint_at_the_wrong_drafter():
-    fits, misfits = run([1, 0, 0], CHEAP), run([0], CHEAP)
-    assert misfits.statistics.misfit and "does not seem to fit this target" in report(misfits)
-    assert not fits.statistics.misfit and "does not seem" not in report(fits)
+@pytest.mark.parametrize(
+    ("counts", "prices", "acceptance", "plain", "said"),
+    [
+        ([7], CHEAP, None, (0, 0.2), "times the speed without drafting"),
+        ([1, 0, 0], CHEAP, None, (0, 1), ""),
+        ([0], CHEAP, None, (0, 1), "does not seem to fit this target"),
+        ([0], SLIGHT, 0.1, (0.85, 0.999), "switched off for most of this text"),
+        ([7], DEAR, None, (1, 1), "switched off for the whole text: no block size promised to pay"),
+    ],
+    ids=["good", "bad", "misfit", "wrong", "dear"],
+)
+def test_drafts_that_pay_are_drafted_and_others_are_not(counts, prices, acceptance, plain, said):
+    last = run(counts, prices, acceptance)
+    least, most = plain
+    assert least <= last.statistics.rounds[1] / last.statistics.total <= most
+    assert last.statistics.switched_off == (least > 0.8) == ("switched off" in report(last))
+    assert last.statistics.misfit == ("not seem to fit" in report(last)) == ("not seem" in said)
+    assert said in report(last)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
@@ -86,16 +80,17 @@ def test_text_is_that_of_plain_decoding(family, counts):
     prompt, truth = case(family)
     with oracle_pair(model(family), prompt + truth, counts, 8) as pair:
         assert tokens_of(respond(pair, TOKENIZER, prompt, N, **AUTO)) == truth[:N]
-        assert sorted(pair.costs.rounds) == list(range(1, 9))
+        assert pair.costs.sizes == list(range(1, 9))
 
 
-def test_sampled_text_is_that_of_plain_sampling():
-    sampling = Sampling(temp=0.9, top_p=0.95, seed=11)
-    prompt, truth = case("llama", sampling)
-    with oracle_pair(model(), prompt + truth, (5, 0, 2), 8) as pair:
+def test_sampled_text_is_that_of_plain_sampling_and_teaches_its_own_costs():
+    prompt, truth = case("llama", Sampling(temp=0.9, top_p=0.95, seed=11))
+    with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
         options = {"temp": 0.9, "top_p": 0.95, "seed": 11}
+        before = dflash_mlx.tune(pair).rounds.keys() - {"temp+top_p"}
         assert tokens_of(respond(pair, TOKENIZER, prompt, N, **AUTO, **options)) == truth[:N]
-        assert set(pair.costs.choices) == {"greedy", "temp+top_p"}
+        assert pair.costs.rounds.keys() == before | {"temp+top_p"}
+        assert pair.cost_file.read().rounds.keys() == pair.costs.rounds.keys()
 
 
 @pytest.mark.parametrize(
@@ -158,17 +153,14 @@ def test_auto_is_the_default_with_a_drafter():
     alone = dflash_mlx.Pair(pair.target.__class__(model()))
     *_, last = stream_generate(alone, TOKENIZER, prompt, 5, block_size="auto")
     assert dict(last.statistics.rounds) == {1: 5}
+    with pytest.raises(UserError, match="No drafter"):
+        dflash_mlx.tune(alone)
 
 
-@pytest.mark.parametrize("size", ["big", 0, 9, 2.5, None])
+@pytest.mark.parametrize("size", ["big", 0, 9, 2.5])
 def test_other_sizes_are_refused(size):
-    with random_pair(model()) as pair:
-        if size is None:
-            with pytest.raises(UserError, match="No drafter"):
-                dflash_mlx.tune(dflash_mlx.Pair(pair.target))
-        else:
-            with pytest.raises(UserError, match=r"'auto' or between 1 and 8.*not"):
-                stream_generate(pair, TOKENIZER, [1], block_size=size)
+    with random_pair(model()) as pair, pytest.raises(UserError, match=r"'auto' .* 1 and 8.*not"):
+        stream_generate(pair, TOKENIZER, [1], block_size=size)
 
 
 def test_windows_bound_the_block():
@@ -181,7 +173,7 @@ def test_windows_bound_the_block():
         assert pair.costs.sizes[-1] == 32
 
 
-def test_one_token_needs_no_measuring(monkeypatch):
+def test_one_token_needs_no_measuring():
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, (3,), 8) as pair:
         for n in (0, 1):
@@ -192,21 +184,21 @@ def test_one_token_needs_no_measuring(monkeypatch):
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    """An empty place for costs, and a count of calibrations."""
+    """An empty place for costs, and a list of calibrations, which measure nothing."""
     calls = []
 
     def counted(*args):
         calls.append(args)
-        return calibration.calibrate(*args)
+        return made_up(CHEAP)
 
-    monkeypatch.setattr(tuning, "cache_dir", lambda: tmp_path)
-    monkeypatch.setattr(tuning, "calibrate", counted)
+    monkeypatch.setattr(costs, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(auto_size, "calibrate", counted)
     return tmp_path, calls
 
 
-def tuned(family="llama", **changes):
-    with random_pair(model(family), **changes) as pair:
-        return dflash_mlx.tune(pair), tuning.table_path(pair)
+def tuned(**changes):
+    with random_pair(model(), **changes) as pair:
+        return dflash_mlx.tune(pair), pair.cost_file.path
 
 
 def test_costs_are_measured_once_a_machine_and_pair(folder):
@@ -220,42 +212,43 @@ def test_costs_are_measured_once_a_machine_and_pair(folder):
     assert tuned(intermediate_size=64)[1] != path and len(calls) == 2
 
 
-def test_tuning_again_measures_again(folder):
+def test_tuning_again_measures_again_whoever_is_at_work(folder):
     _, calls = folder
     with random_pair(model()) as pair:
         before = dflash_mlx.tune(pair)
+        running = stream_generate(pair, TOKENIZER, case()[0], N, **AUTO)
+        next(running)
         after = dflash_mlx.tune(pair, again=True)
+        # What the text has taught is of the costs before.
+        *_, _ = running
         assert pair.costs is after is not before
+        assert pair.cost_file.read() == after == made_up(CHEAP) != before
     assert len(calls) == 2
+
+
+def damaged(content):
+    content["table"]["rounds"]["greedy"]["1"] = [-1, 2]
+    return content
 
 
 BROKEN = {
-    "empty": "",
-    "cut": '{"format": 1, "key": {',
-    "no object": "[1, 2]",
-    "another format": '{"format": 0}',
-    "another key": '{"format": 1, "key": {"device": "other"}, "table": {}}',
+    "empty": lambda content: "",
+    "cut": lambda content: json.dumps(content)[:-20],
+    "no object": lambda content: "[1, 2]",
+    "another format": lambda content: json.dumps(content | {"format": 2}),
+    "another key": lambda content: json.dumps(content | {"key": {"device": "other"}}),
+    "a damaged table": lambda content: json.dumps(damaged(content)),
 }
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_damaged_or_foreign_file_is_measured_again(folder, content):
+@pytest.mark.parametrize("break_", BROKEN.values(), ids=BROKEN)
+def test_a_damaged_or_foreign_file_is_measured_again(folder, break_):
     _, calls = folder
     _, path = tuned()
-    path.write_text(content)
+    path.write_text(break_(json.loads(path.read_text())))
     again, _ = tuned()
     assert len(calls) == 2
     assert CostTable.from_dict(json.loads(path.read_text())["table"]) == again
-
-
-def test_a_damaged_table_is_measured_again(folder):
-    _, calls = folder
-    _, path = tuned()
-    content = json.loads(path.read_text())
-    content["table"]["rounds"]["1"] = [-1, 2]
-    path.write_text(json.dumps(content))
-    tuned()
-    assert len(calls) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_warned_of(folder):
@@ -272,23 +265,23 @@ def test_a_folder_that_cannot_be_written_is_warned_of(folder):
 def test_what_a_text_teaches_is_stored(folder):
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
-        dflash_mlx.tune(pair)
+        before = dflash_mlx.tune(pair).column(100)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             respond(pair, TOKENIZER, prompt, N, **AUTO)
-        stored = json.loads(tuning.table_path(pair).read_text())["table"]
-        assert stored["acceptance"] == pair.costs.acceptance
-        assert not list(tuning.table_path(pair).parent.glob(".*"))
+        assert pair.cost_file.read() == pair.costs
+        assert pair.costs.acceptance is not None
+        assert pair.costs.column(100) != before
 
 
-def test_rounds_correct_the_table():
+def test_models_are_identified_and_files_read_once(folder, monkeypatch):
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
-        pair.costs = costs(CHEAP)
-        before = pair.costs.seconds(8, 100)
-        respond(pair, TOKENIZER, prompt, N, **AUTO)
-        # A tiny model's rounds take less than the 11 ms of the table.
-        assert pair.costs.seconds(8, 100) < before
+        dflash_mlx.tune(pair)
+        for name in ("fingerprint", "read_json_object"):
+            monkeypatch.setattr(costs, name, None)
+        for _ in range(2):
+            respond(pair, TOKENIZER, prompt, 30, **AUTO)
 
 
 @pytest.mark.pair

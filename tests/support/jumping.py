@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx import Pair
+from dflash_mlx.engine.block_size import BlockSizes
 from dflash_mlx.engine.session import emit_tokens
-from dflash_mlx.engine.sizing import Sizing
 from dflash_mlx.engine.statistics import Statistics
 from dflash_mlx.generation.request import make_request
 from dflash_mlx.generation.response import Clock
 
 
-class Scripted:
+class Scripted(BlockSizes):
     """The sizes of a list, then the last one."""
 
     def __init__(self, sizes: Sequence[int]):
+        super().__init__(max(sizes))
         self._sizes = iter(sizes)
         self._last = sizes[-1]
         self.observed: list[tuple[int, int]] = []
@@ -24,8 +25,10 @@ class Scripted:
     def choose(self, context: int) -> int:
         return next(self._sizes, self._last)
 
-    def observe(self, rows: int, accepted: int) -> None:
-        self.observed.append((rows, accepted))
+    def observe(
+        self, block_size: int, accepted: int, context: int, seconds: float | None = None
+    ) -> None:
+        self.observed.append((block_size, accepted))
 
 
 def jumps(n: int, seed: int, largest: int = 16) -> list[int]:
@@ -48,10 +51,9 @@ def emitted(
     """``n`` tokens, by rounds of the given sizes.
 
     Returns:
-        The tokens, and rows and accepted drafts of each round.
+        The tokens, and block size and accepted drafts of each round.
     """
     request = make_request(pair, tokenizer, prompt, max_tokens=n, **options)
-    policy = Scripted(sizes)
-    sizing = Sizing(policy, max(sizes))
-    tokens = emit_tokens(pair, request, sizing, Statistics(), Clock(len(prompt)))
-    return [token.id for token in tokens], policy.observed
+    script = Scripted(sizes)
+    tokens = emit_tokens(pair, request, script, Statistics(), Clock(len(prompt)))
+    return [token.id for token in tokens], script.observed

@@ -8,42 +8,55 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from dflash_mlx.engine.policy import BlockController, BlockSize, FixedBlock
+from dflash_mlx.engine.block_size import BlockController, BlockSizes
+from dflash_mlx.engine.costs import CostTable
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "traces" / "embedded.json"
 
 
 class Machine:
-    """What rounds cost, in milliseconds.
+    """What rounds cost, in milliseconds: a cost table that is right and learns nothing.
 
     Args:
-        verify: of a forward, by rows; straight between them.
+        verify: of a forward, by block size; straight between them.
         draft: of a draft.
-        growth: per token of context beyond 512, by rows.
+        growth: per token of context beyond 512, by block size.
     """
+
+    acceptance = None
 
     def __init__(
         self,
         verify: dict[int, float],
         draft: float,
-        growth: Callable[[int], float] = lambda rows: 0.0,
+        growth: Callable[[int], float] = lambda size: 0.0,
     ):
         self.sizes = range(1, max(verify) + 1)
         steps = list(pairwise(sorted(verify.items())))
         self._costs = {}
-        for rows in self.sizes:
-            (low, a), (high, b) = next(step for step in steps if rows <= step[1][0])
-            forward = a + (b - a) * (rows - low) / (high - low)
-            self._costs[rows] = forward + draft * (rows > 1), growth(rows)
+        for size in self.sizes:
+            (low, a), (high, b) = next(step for step in steps if size <= step[1][0])
+            forward = a + (b - a) * (size - low) / (high - low)
+            self._costs[size] = forward + draft * (size > 1), growth(size)
 
-    def cost(self, rows: int, context: int) -> float:
+    def cost(self, block_size: int, context: int) -> float:
         """Of a round."""
-        base, growth = self._costs[rows]
+        base, growth = self._costs[block_size]
         return base + growth * (context - 512)
 
-    def costs(self, context: int) -> dict[int, float]:
+    def column(self, context: int, choice: str = "greedy") -> dict[int, float]:
         """Of a round of each size."""
-        return {rows: self.cost(rows, context) for rows in self.sizes}
+        return {size: self.cost(size, context) for size in self.sizes}
+
+    def confirmed(self, block_size: int, context: int, choice: str) -> bool:
+        """Nothing is in doubt."""
+        return True
+
+    def table(self, factor: Callable[[int], float] = lambda size: 1.0) -> CostTable:
+        """Its costs as a table that learns, each size's wrong by a factor."""
+        contexts = [512, 4096]
+        rounds = {s: [self.cost(s, c) * factor(s) for c in contexts] for s in self.sizes}
+        return CostTable(contexts, {"greedy": rounds})
 
 
 # 4-bit matrix products of 5120 x 17408 on an M3 Max relative to one row (mlx issue 3863).
@@ -51,7 +64,7 @@ _QUANTIZED = {1: 1, 2: 1.0, 4: 1.28, 6: 2.04, 8: 2.5, 9: 3.14, 10: 3.95, 16: 3.9
 MACHINES = {
     # 57 and 59 ms for 4 and 16 rows, published for an M5 Max.
     "bf16": Machine({1: 55, 4: 57, 16: 59}, 6),
-    "4-bit": Machine({rows: 30.77 * (0.12 + 0.88 * x) for rows, x in _QUANTIZED.items()}, 4),
+    "4-bit": Machine({size: 30.77 * (0.12 + 0.88 * x) for size, x in _QUANTIZED.items()}, 4),
     # Qwen3.8-27B-4bit measured at 1 to 3 rows; weights read again every 5 rows, a tile from 10.
     "steep 4-bit": Machine({1: 30.77, 2: 34, 3: 41.3, 5: 44, 6: 70, 9: 95, 10: 110, 16: 112}, 4),
     # A 6-bit mixture of experts on an M5 Max (vllm-mlx issue 763), its slope continued.
@@ -82,10 +95,10 @@ class Text:
         self._luck = [luck.random() for _ in range(tokens + 64)]
         self._rate = rate
 
-    def accepted(self, at: int, rows: int) -> int:
+    def accepted(self, at: int, block_size: int) -> int:
         """Accepted drafts of a round that begins at a token."""
         n = 0
-        while n < rows - 1 and self._luck[at + n] < self._rate(at + n, n):
+        while n < block_size - 1 and self._luck[at + n] < self._rate(at + n, n):
             n += 1
         return n
 
@@ -152,7 +165,7 @@ class Outcome:
     """What a text took.
 
     Attributes:
-        rounds: place, rows and accepted drafts of each.
+        rounds: place, block size and accepted drafts of each.
         tokens: emitted.
         milliseconds: of all rounds.
     """
@@ -167,34 +180,36 @@ class Outcome:
 
 
 def decode(
-    policy: BlockSize,
+    sizes: BlockSizes,
     text: Text,
-    cost: Callable[[int, int], float],
+    machine: Machine,
     context: int = 512,
     lag: int = 1,
     begin: int = 0,
     end: int | None = None,
-    learn: Callable[[int, int, float], None] = lambda rows, context, cost: None,
+    noise: Callable[[], float] | None = None,
 ) -> Outcome:
-    """Decode a text; each round is chosen ``lag`` rounds before the one it follows is observed."""
+    """Decode a text; each round is chosen ``lag`` rounds before the one it follows is observed.
+
+    With ``noise``, a factor, the time of each round that follows one of its own size is told.
+    """
     at, spent, rounds = begin, 0.0, []
-    flight = deque(policy.choose(context) for _ in range(lag))
+    flight = deque(sizes.choose(context) for _ in range(lag))
     while at < (text.tokens if end is None else end):
-        flight.append(policy.choose(context + at))
-        rows = flight.popleft()
-        accepted = text.accepted(at, rows)
-        taken = cost(rows, context + at)
-        spent += taken
-        rounds.append((at, rows, accepted))
-        learn(rows, context + at, taken)
+        flight.append(sizes.choose(context + at))
+        size = flight.popleft()
+        accepted, cost = text.accepted(at, size), machine.cost(size, context + at)
+        told = noise is not None and rounds and rounds[-1][1] == size
+        sizes.observe(size, accepted, context + at, cost * noise() if told else None)
+        spent += cost
+        rounds.append((at, size, accepted))
         at += accepted + 1
-        policy.observe(rows, accepted)
     return Outcome(rounds, at - begin, spent)
 
 
 def controlled(machine: Machine, text: Text, context: int = 512, lag: int = 1) -> Outcome:
     """Decode with the controller, which knows what rounds cost."""
-    return decode(BlockController(machine.sizes, machine.costs), text, machine.cost, context, lag)
+    return decode(BlockController(machine), text, machine, context, lag)
 
 
 def best_fixed(
@@ -202,7 +217,7 @@ def best_fixed(
 ) -> Outcome:
     """Decode with the size that is best in hindsight."""
     outcomes = [
-        decode(FixedBlock(size), text, machine.cost, context, begin=begin, end=end)
+        decode(BlockSizes(size), text, machine, context, begin=begin, end=end)
         for size in machine.sizes
     ]
     return max(outcomes, key=lambda outcome: outcome.speed)
@@ -210,4 +225,4 @@ def best_fixed(
 
 def plain(machine: Machine, text: Text, context: int = 512) -> Outcome:
     """Decode plainly."""
-    return decode(FixedBlock(1), text, machine.cost, context)
+    return decode(BlockSizes(1), text, machine, context)

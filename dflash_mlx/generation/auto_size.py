@@ -1,0 +1,88 @@
+"""``block_size="auto"``: a pair's costs, known or measured, and the block sizes of a generation."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import mlx.core as mx
+from mlx_lm.generate import wired_limit
+
+from ..engine.block_size import BlockController, BlockSizes
+from ..engine.calibration import calibrate
+from ..engine.costs import GREEDY, CostFile, CostTable, cost_key
+from ..errors import UserError
+from ..loading.pair import Pair
+from .request import AUTO, Request, most_rows
+
+
+def tune(
+    model: Pair,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    again: bool = False,
+) -> CostTable:
+    """What rounds of this pair cost on this machine: known, stored, or measured and stored.
+
+    Generation with ``block_size="auto"`` asks for it by itself; the first time takes seconds.
+
+    Args:
+        model: from :func:`dflash_mlx.load`, with a drafter.
+        progress: called with measurements done and in all, if there are any to be made.
+        again: measure, whatever is known.
+
+    Raises:
+        UserError: the pair has no drafter.
+    """
+    if model.drafter is None:
+        raise UserError("No drafter is loaded, so there is no block size to tune.")
+    if model.costs is not None and not again:
+        return model.costs
+    largest = most_rows(model, model.target.make_cache())
+    file = CostFile(cost_key(model.model, model.drafter.fingerprint, largest))
+    table = None if again else file.read()
+    if table is None:
+        with wired_limit(model.model):
+            table = calibrate(model.target, model.drafter, largest, model.context_length, progress)
+        mx.clear_cache()
+        file.write(table)
+    model.costs, model.cost_file = table, file
+    return table
+
+
+def sizes_for(model: Pair, request: Request) -> BlockSizes:
+    """The block sizes that ``request`` asks for; measures first if nobody has."""
+    if request.block_size != AUTO:
+        return BlockSizes(request.block_size)
+    if request.max_tokens <= 1:
+        # A single token is the bonus of a round of any size.
+        return BlockSizes(1)
+    table, largest = tune(model), request.largest_block
+    users = request.processors or request.sampling.sampler is not None
+    if users or request.quantization is not None or request.max_kv_size is not None:
+        # What rounds with a user's function, or on other caches than the target's own, take says
+        # nothing of other texts.
+        return BlockController(copy.deepcopy(table), largest)
+    return BlockController(table, largest, _choice(request), partial(_remember, model, table))
+
+
+def _remember(model: Pair, table: CostTable) -> None:
+    # Unless the pair has got other costs meanwhile.
+    if model.costs is table and model.cost_file is not None:
+        model.costs = model.cost_file.update(table)
+
+
+def _choice(request: Request) -> str:
+    """What there is to compute when tokens are chosen, as one name."""
+    sampling, penalties = request.sampling, request.penalties
+    parts = {
+        "temp": not sampling.greedy,
+        "top_p": not sampling.greedy and 0 < sampling.top_p < 1,
+        "top_k": not sampling.greedy and sampling.top_k > 0,
+        "min_p": not sampling.greedy and sampling.min_p > 0,
+        "rejection": not sampling.greedy and sampling.acceptance == "rejection",
+        "bias": bool(penalties.logit_bias),
+        "repetition": bool(penalties.repetition_penalty),
+        "presence": bool(penalties.presence_penalty),
+        "frequency": bool(penalties.frequency_penalty),
+        "logprobs": request.logprobs,
+    }
+    return "+".join(name for name, present in parts.items() if present) or GREEDY
