@@ -66,13 +66,14 @@ def parse_json_object(text: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def remove_stale(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder of the cache.
+def stale_folders(parent: Path) -> list[Path]:
+    """What killed processes left half-written below a folder of the cache.
 
     A process that still runs is told by what it writes: something in its folder is younger than a
     day. Links are left alone.
     """
-    for partial in folder.glob(f".*{_SUFFIX}"):
+    found = []
+    for partial in parent.rglob(f".*{_SUFFIX}"):
         if partial.is_symlink() or not partial.is_dir():
             continue
         try:
@@ -81,7 +82,14 @@ def remove_stale(folder: Path) -> None:
             # Its process is at work, or another one is cleaning up.
             continue
         if time.time() - newest > _STALE_SECONDS:
-            shutil.rmtree(partial, ignore_errors=True)
+            found.append(partial)
+    return sorted(found)
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove the :func:`stale_folders`."""
+    for folder in stale_folders(parent):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_free(destination: Path) -> None:

@@ -1,20 +1,15 @@
 """Where models are kept, how much they take, and what an interrupted conversion left there."""
 
 import shutil
-import time
 from pathlib import Path
 
 from huggingface_hub import CacheNotFound, scan_cache_dir
 from huggingface_hub.constants import HF_HUB_CACHE
 
 from ..errors import counted
-from ..files import cache_dir
+from ..files import cache_dir, stale_folders
 from .finding import Finding
 from .machine import GB
-
-# How the folders are called that a conversion or a download works in before it is done.
-_UNFINISHED = (".*.partial", ".fetching-*")
-_DAY = 24 * 3600
 
 
 def check_hub_cache() -> Finding:
@@ -33,7 +28,7 @@ def check_hub_cache() -> Finding:
 def check_own_cache() -> Finding:
     """The cache of converted drafters and of the embedded target."""
     folder = cache_dir()
-    size = folder_size(folder)
+    size = _size(folder)
     data = {"folder": str(folder), "size": size}
     if not folder.is_dir():
         text = f"dflash-mlx's own cache would be {folder}; nothing is there yet."
@@ -48,11 +43,11 @@ def check_own_cache() -> Finding:
 
 def check_leftovers(clean: bool) -> Finding | None:
     """Unfinished folders older than a day, removed if ``clean``; None if there are none."""
-    folders = leftovers(cache_dir())
+    folders = stale_folders(cache_dir())
     if not folders:
         return None
     names = ", ".join(str(folder) for folder in folders)
-    size = sum(map(folder_size, folders))
+    size = sum(map(_size, folders))
     data = {"folders": [str(folder) for folder in folders], "size": size}
     what = f"what interrupted conversions left ({size / GB:.1f} GB): {names}"
     if not clean:
@@ -63,17 +58,6 @@ def check_leftovers(clean: bool) -> Finding | None:
     return Finding("leftovers", "ok", f"Removed {what}.", data)
 
 
-def leftovers(folder: Path) -> list[Path]:
-    """Folders below ``folder`` in which nobody has worked for a day."""
-    found = [p for name in _UNFINISHED for p in folder.rglob(name) if p.is_dir()]
-    old = time.time() - _DAY
-    return sorted(p for p in found if not p.is_symlink() and _last_change(p) < old)
-
-
-def folder_size(folder: Path) -> int:
+def _size(folder: Path) -> int:
     """Bytes of all files below ``folder``."""
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
-
-
-def _last_change(folder: Path) -> float:
-    return max(p.stat().st_mtime for p in (folder, *folder.rglob("*")))

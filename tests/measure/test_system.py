@@ -156,7 +156,7 @@ def test_own_cache_and_its_size(cache):
 def test_leftovers_are_listed_and_removed_only_when_asked(cache):
     drafters = cache / "drafters"
     old, new, kept = (drafters / x for x in (".a.0123abcd.partial", ".b.1.partial", "finished"))
-    fetched = cache / ".fetching-x"
+    fetched = cache / ".fetching-x.partial"
     for folder in (old, new, fetched, kept):
         folder.mkdir(parents=True)
         (folder / "weights").write_bytes(bytes(10))
@@ -177,10 +177,10 @@ def test_folder_that_somebody_works_in_is_left_alone(cache):
     folder = cache / ".a.0123abcd.partial"
     folder.mkdir(parents=True)
     os.utime(folder, (0, 0))
-    assert storage.leftovers(cache) == [folder]
+    assert storage.check_leftovers(clean=False).data["folders"] == [str(folder)]
     (folder / "weights").write_bytes(b"")
     os.utime(folder, (0, 0))
-    assert storage.leftovers(cache) == []
+    assert storage.check_leftovers(clean=True) is None
 
 
 def test_no_hub_cache_yet(tmp_path, monkeypatch):
