@@ -1,9 +1,10 @@
 """Two reports side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from .report import Report, unique
-from .summary import Spread, summarize
+from .report import Report
+from .run import grouped
+from .summary import Spread, Summary, summarize
 from .tables import Table, as_text, context_name
 
 
@@ -23,7 +24,7 @@ def differences(first: Report, second: Report) -> list[str]:
         found += _difference(name, first.machine.get(name), second.machine.get(name))
     for name in first.models:
         found += _difference(name, first.models[name], second.models.get(name))
-    for name in unique([*first.settings, *second.settings]):
+    for name in first.settings | second.settings:
         found += _difference(name, first.settings.get(name), second.settings.get(name))
     for name, report in (("first", first), ("second", second)):
         if report.interrupted:
@@ -38,8 +39,7 @@ def _difference(name: str, first: object, second: object) -> list[str]:
     if first == second:
         return []
     if isinstance(first, dict) and isinstance(second, dict):
-        keys = unique([*first, *second])
-        pairs = [(f"{name} {k}", first.get(k), second.get(k)) for k in keys]
+        pairs = [(f"{name} {k}", first.get(k), second.get(k)) for k in first | second]
         return [line for pair in pairs for line in _difference(*pair)]
     title = name.replace("_", " ")
     return [f"{title} is {_said(first)} in the first and {_said(second)} in the second."]
@@ -61,28 +61,23 @@ def comparison(first: Report, second: Report) -> Table:
         "τ first",
         "second",
     )
+    groups = [grouped(report.runs, "context", "kind") for report in (first, second)]
     rows = []
-    for context in first.contexts:
-        for kind in first.kinds:
-            rows += _rows(first, second, kind, context)
+    for (context, kind), runs in groups[0].items():
+        others = summarize(groups[1].get((context, kind), []), second.arms)
+        by_arm = {summary.arm: summary for summary in others}
+        for summary in summarize(runs, first.arms):
+            if summary.arm in by_arm:
+                name = f"{summary.arm}, {kind}, {context_name(context)}"
+                rows.append([name, *_cells(summary, by_arm[summary.arm])])
     return Table("Decoding, first and second report", headers, rows)
 
 
-def _rows(first: Report, second: Report, kind: str, context: int) -> list[Sequence[str]]:
-    sides = []
-    for report in (first, second):
-        runs = [r for r in report.runs if (r.kind, r.context) == (kind, context)]
-        sides.append({s.arm: s for s in summarize(runs, report.arms)})
-    rows = []
-    for arm in (arm for arm in sides[0] if arm in sides[1]):
-        found = [side[arm] for side in sides]
-        speeds, taus = ([s.spread(name) for s in found] for name in ("decode_tps", "tau"))
-        quotient = f"{speeds[1].median / speeds[0].median:.2f}" if all(speeds) else "-"
-        cells = [_median(s, ".1f") for s in speeds] + [quotient]
-        cells += [_median(value, ".2f") for value in (*(s.ratio for s in found), *taus)]
-        rows.append([f"{arm}, {kind}, {context_name(context)}", *cells])
-    return rows
+def _cells(*sides: Summary) -> list[str]:
+    def medians(values: Iterable[Spread | None], form: str) -> list[str]:
+        return ["-" if value is None else format(value.median, form) for value in values]
 
-
-def _median(value: Spread | None, form: str) -> str:
-    return "-" if value is None else format(value.median, form)
+    speeds, taus = ([side.spread(name) for side in sides] for name in ("decode_tps", "tau"))
+    ratio = f"{speeds[1].median / speeds[0].median:.2f}" if all(speeds) else "-"
+    ratios = medians((side.ratio for side in sides), ".2f")
+    return [*medians(speeds, ".1f"), ratio, *ratios, *medians(taus, ".2f")]

@@ -6,7 +6,8 @@ from typing import Any
 
 from .arms import PLAIN
 from .report import Report
-from .summary import Spread, acceptance, summarize, tokens_per_round_over_time
+from .run import grouped
+from .summary import Spread, summarize
 from .svg import Series, bar_chart, line_chart
 from .tables import Table, context_name, heading, tables
 
@@ -76,33 +77,32 @@ def _series(names: Sequence[str]) -> dict[str, Series]:
 
 
 def _speedup(report: Report) -> str:
-    arms = [arm for arm in report.arms if arm != PLAIN]
-    groups = [(kind, [r for r in report.runs if r.kind == kind]) for kind in report.kinds]
+    arms, groups = [arm for arm in report.arms if arm != PLAIN], grouped(report.runs, "kind")
     if len(groups) > 1:
-        groups.append(("all", report.runs))
-    found = [{s.arm: s.ratio for s in summarize(runs, arms)} for _, runs in groups]
+        groups = groups | {"all": report.runs}
+    found = [{s.arm: s.ratio for s in summarize(runs, arms)} for runs in groups.values()]
     if not any(ratio for column in found for ratio in column.values()):
         return ""
     values = [[column.get(arm) for arm in arms] for column in found]
     series = [_series(report.arms)[arm] for arm in arms]
-    chart = bar_chart([name for name, _ in groups], series, values, "÷ plain", reference=1.0)
+    chart = bar_chart(list(groups), series, values, "÷ plain", reference=1.0)
     caption = "Bars are medians over prompts, whiskers reach from the least to the greatest."
     return _figure("Decoding speed against plain, by kind of text", series, chart, caption)
 
 
 def _speed_by_context(report: Report) -> str:
-    if len(report.contexts) < 2:
+    contexts = grouped(report.runs, "context")
+    if len(contexts) < 2:
         return ""
     points: dict[str, list[tuple[int, float]]] = {arm: [] for arm in report.arms}
-    for context in report.contexts:
-        runs = [run for run in report.runs if run.context == context]
+    for runs in contexts.values():
         length = round(Spread.of(run.prompt_tokens for run in runs).median)
         for summary in summarize(runs, report.arms):
             if (speed := summary.spread("decode_tps")) is not None:
                 points[summary.arm].append((length, speed.median))
     series = _series(report.arms)
     lines = [(series[arm], sorted(found)) for arm, found in points.items()]
-    lengths = ", ".join(map(context_name, report.contexts))
+    lengths = ", ".join(map(context_name, contexts))
     return _line_figure(
         "Decoding speed by length of the prompt",
         f"Medians over prompts; prompts were taken {lengths}.",
@@ -114,12 +114,11 @@ def _speed_by_context(report: Report) -> str:
 
 
 def _acceptance(report: Report) -> str:
-    series = _series(report.arms)
-    rates = {arm: acceptance(report.runs, arm) for arm in report.arms}
+    series, found = _series(report.arms), summarize(report.runs, report.arms)
     return _line_figure(
         "Acceptance by position",
         "How often the draft at a position was accepted, mean over all generations.",
-        [(series[arm], list(enumerate(found, 1))) for arm, found in rates.items()],
+        [(series[s.arm], list(enumerate(s.acceptance, 1))) for s in found],
         ("position", "accepted"),
         at_points=True,
         least_high=1.0,
@@ -128,17 +127,20 @@ def _acceptance(report: Report) -> str:
 
 def _rounds(report: Report) -> str:
     """Tokens a round of one arm, a line a kind: of the arm that was fastest."""
-    ratios = {s.arm: s.ratio for s in summarize(report.runs, report.arms) if s.arm != PLAIN}
-    drafting = [arm for arm in ratios if ratios[arm] and acceptance(report.runs, arm)]
+    found = [s for s in summarize(report.runs, report.arms) if s.arm != PLAIN]
+    drafting = {s.arm: s.ratio.median for s in found if s.ratio and s.acceptance}
     if not drafting:
         return ""
-    best = max(drafting, key=lambda arm: ratios[arm].median)
-    series = _series(report.kinds)
-    by_kind = {kind: [r for r in report.runs if r.kind == kind] for kind in report.kinds}
+    best, kinds = max(drafting, key=drafting.__getitem__), grouped(report.runs, "kind")
+    series = _series(list(kinds))
     return _line_figure(
         "Tokens per round over time",
         f"{best}, the fastest drafting arm here; means over the prompts of a kind.",
-        [(series[k], tokens_per_round_over_time(runs, best)) for k, runs in by_kind.items()],
+        [
+            (series[kind], summary.tokens_per_round())
+            for kind, runs in kinds.items()
+            for summary in summarize(runs, [best])
+        ],
         ("emitted tokens", "tokens a round"),
         least_high=1.0,
     )

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -49,16 +48,6 @@ class Report:
     def interrupted(self) -> bool:
         """Whether fewer runs were measured than were planned."""
         return len(self.runs) < self.planned
-
-    @property
-    def kinds(self) -> list[str]:
-        """The measured kinds of prompts, in order."""
-        return unique(run.kind for run in self.runs)
-
-    @property
-    def contexts(self) -> list[int]:
-        """The measured contexts, in order."""
-        return unique(run.context for run in self.runs)
 
     def to_json(self) -> str:
         """The report's file; :meth:`from_json` reads it back."""
@@ -115,8 +104,3 @@ def report_files(output: str) -> list[Path]:
         if not os.access(path, os.W_OK) or (path in files and not path.is_file()):
             raise UserError(f"{path} cannot be written; choose another --output.")
     return files
-
-
-def unique(values: Iterable[Any]) -> list[Any]:
-    """The values without repetition, in the order of their first appearance."""
-    return list(dict.fromkeys(values))

@@ -2,8 +2,10 @@
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 import mlx.core as mx
 
@@ -69,6 +71,14 @@ class Run:
     def rounds(self, drafts: int = 0) -> int:
         """Rounds whose block had at least so many drafts."""
         return sum(n for size, n in self.block_rounds.items() if int(size) > drafts)
+
+
+def grouped(runs: Iterable[Run], *names: str) -> dict[Any, list[Run]]:
+    """Runs by the value of a field, or by the values of several, in the order of the first ones."""
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(attrgetter(*names)(run), []).append(run)
+    return groups
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from .run import Run
+from .run import Run, grouped
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,5 @@ class Score:
 
 def by_kind(runs: Sequence[Run]) -> dict[str, Score]:
     """A score for each kind of prompt, in their order, and ``total`` for all of them."""
-    kinds = {run.kind: [r for r in runs if r.kind == run.kind] for run in runs}
-    return {kind: Score.of(own) for kind, own in kinds.items()} | {"total": Score.of(runs)}
+    scores = {kind: Score.of(own) for kind, own in grouped(runs, "kind").items()}
+    return scores | {"total": Score.of(runs)}

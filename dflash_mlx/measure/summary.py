@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from .arms import PLAIN
-from .report import unique
-from .run import Run
+from .run import Run, grouped
 
+_PROMPT = ("prompt", "context")
 # Tokens; in fewer than these there are too few rounds for a mean.
 _LEAST_BUCKET = 8
 
@@ -49,7 +49,7 @@ class Summary:
     @property
     def prompts(self) -> int:
         """How many prompts were measured."""
-        return len(unique(map(_key, self.runs)))
+        return len(grouped(self.runs, *_PROMPT))
 
     @property
     def ratio(self) -> Spread | None:
@@ -60,68 +60,53 @@ class Summary:
     @property
     def different(self) -> int | None:
         """Prompts whose text is not plain's; None if that is not promised or not known."""
-        judged = [run for run in self.runs if run.same_text is not None]
-        return len(unique(_key(run) for run in judged if not run.same_text)) if judged else None
+        if all(run.same_text is None for run in self.runs):
+            return None
+        return len(grouped((run for run in self.runs if run.same_text is False), *_PROMPT))
+
+    @property
+    def acceptance(self) -> list[float]:
+        """Acceptance by position, the mean over the runs that reached the position."""
+        rates = [run.acceptance for run in self.runs]
+        return [fmean(r[j] for r in rates if len(r) > j) for j in range(max(map(len, rates)))]
 
     def spread(self, name: str) -> Spread | None:
         """Of a field of the runs, over prompts."""
         return Spread.of(_medians(self.runs, name).values())
 
+    def tokens_per_round(self, most_buckets: int = 16) -> list[tuple[float, float]]:
+        """Mean tokens a round, by how many tokens had been emitted before it.
+
+        Returns:
+            Pairs of emitted tokens, at the middle of a bucket, and mean tokens a round in it.
+        """
+        rounds: list[tuple[int, int]] = []
+        for run in (run for run in self.runs if run.repeat == 0):
+            # What a last round emitted may have been cut by the end of the text.
+            counts = run.tokens_per_round[:-1]
+            rounds += zip(itertools.accumulate(counts, initial=0), counts, strict=False)
+        width = max((max(rounds, default=(0,))[0] + 1) / most_buckets, _LEAST_BUCKET)
+        found: dict[int, list[int]] = {}
+        for at, count in rounds:
+            found.setdefault(int(at / width), []).append(count)
+        return [((b + 0.5) * width, fmean(found[b])) for b in sorted(found)]
+
 
 def summarize(runs: Sequence[Run], arms: Sequence[str]) -> list[Summary]:
     """A summary of each arm that has runs."""
-    by_arm = {arm: [run for run in runs if run.arm == arm] for arm in (*arms, PLAIN)}
-    return [Summary(arm, by_arm[arm], by_arm[PLAIN]) for arm in arms if by_arm[arm]]
+    own = grouped(runs, "arm")
+    return [Summary(arm, own[arm], own.get(PLAIN, [])) for arm in arms if arm in own]
 
 
 def _medians(runs: Sequence[Run], name: str) -> dict[tuple[str, int], float]:
     """By prompt and context, the median over the repetitions of what is known."""
-    found: dict[tuple[str, int], list[float]] = {}
-    for run in runs:
-        if getattr(run, name) is not None:
-            found.setdefault(_key(run), []).append(getattr(run, name))
-    return {key: median(values) for key, values in found.items()}
+    known = (run for run in runs if getattr(run, name) is not None)
+    by_prompt = grouped(known, *_PROMPT)
+    return {key: median(getattr(run, name) for run in own) for key, own in by_prompt.items()}
 
 
 def repeat_spread(runs: Sequence[Run]) -> float | None:
     """How far repetitions of one prompt by one arm lie apart, as a share; the median over all."""
-    found: dict[tuple[str, str, int], list[float]] = {}
-    for run in runs:
-        if run.decode_tps is not None:
-            found.setdefault((run.arm, *_key(run)), []).append(run.decode_tps)
-    shares = [(max(v) - min(v)) / median(v) for v in found.values() if len(v) > 1]
-    return median(shares) if shares else None
-
-
-def acceptance(runs: Sequence[Run], arm: str) -> list[float]:
-    """Acceptance by position, the mean over an arm's runs that reached the position."""
-    rates = [run.acceptance for run in runs if run.arm == arm]
-    longest = max(map(len, rates), default=0)
-    return [fmean(r[j] for r in rates if len(r) > j) for j in range(longest)]
-
-
-def tokens_per_round_over_time(
-    runs: Sequence[Run], arm: str, most_buckets: int = 16
-) -> list[tuple[float, float]]:
-    """Mean tokens a round, by how many tokens had been emitted before it.
-
-    Returns:
-        Pairs of emitted tokens, at the middle of a bucket, and mean tokens a round in it.
-    """
-    rounds = []
-    for run in runs:
-        if run.arm == arm and run.repeat == 0:
-            # What a last round emitted may have been cut by the end of the text.
-            counts = run.tokens_per_round[:-1]
-            rounds += zip(itertools.accumulate(counts, initial=0), counts, strict=False)
-    if not rounds:
-        return []
-    width = max((max(at for at, _ in rounds) + 1) / most_buckets, _LEAST_BUCKET)
-    found: dict[int, list[int]] = {}
-    for at, count in rounds:
-        found.setdefault(int(at / width), []).append(count)
-    return [((b + 0.5) * width, fmean(found[b])) for b in sorted(found)]
-
-
-def _key(run: Run) -> tuple[str, int]:
-    return run.prompt, run.context
+    known = grouped((run for run in runs if run.decode_tps is not None), "arm", *_PROMPT)
+    speeds = [[run.decode_tps for run in own] for own in known.values() if len(own) > 1]
+    return median((max(v) - min(v)) / median(v) for v in speeds) if speeds else None

@@ -1,15 +1,15 @@
 """A report as tables: the same ones in the terminal, in Markdown and on the page."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import counted
 from .arms import PLAIN
 from .report import Report
-from .run import Run
-from .summary import Spread, Summary, acceptance, repeat_spread, summarize
+from .run import Run, grouped
+from .summary import Spread, Summary, repeat_spread, summarize
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,22 @@ def tables(report: Report) -> list[Table]:
     if not report.runs:
         return []
     found, arms, ratio = [_overall(report)], report.arms, _OVERALL["÷ plain"]
-    if len(report.kinds) > 1:
-        kinds = [(kind, [r for r in report.runs if r.kind == kind]) for kind in report.kinds]
-        drafting = [arm for arm in arms if acceptance(report.runs, arm)]
+    kinds, contexts = (grouped(report.runs, name) for name in ("kind", "context"))
+    if len(kinds) > 1:
+        drafting = [s.arm for s in summarize(report.runs, arms) if s.acceptance]
         found.append(_by_column("÷ plain, by kind of text", arms, kinds, ratio))
         found.append(_by_column("τ, by kind of text", drafting, kinds, _tau))
-    if len(report.contexts) > 1:
-        contexts = [
-            (context_name(n), [r for r in report.runs if r.context == n]) for n in report.contexts
-        ]
+    if len(contexts) > 1:
+        columns = {context_name(context): runs for context, runs in contexts.items()}
         speed, by_length = _OVERALL["decode tok/s"], "by length of the prompt"
-        found.append(_by_column(f"÷ plain, {by_length}", arms, contexts, ratio))
-        found.append(_by_column(f"Decode tok/s, {by_length}", arms, contexts, speed))
+        found.append(_by_column(f"÷ plain, {by_length}", arms, columns, ratio))
+        found.append(_by_column(f"Decode tok/s, {by_length}", arms, columns, speed))
     found += [_acceptance(report), _block_sizes(report)]
     return [table for table in found if table.rows]
 
 
 Cell = Callable[[Summary], str]
-Columns = Sequence[tuple[str, Sequence[Run]]]
+Columns = Mapping[str, Sequence[Run]]
 
 
 def _tau(summary: Summary) -> str:
@@ -92,30 +90,28 @@ def _overall(report: Report) -> Table:
 
 
 def _by_column(title: str, arms: Sequence[str], columns: Columns, cell: Cell) -> Table:
-    found = [{s.arm: cell(s) for s in summarize(runs, arms)} for _, runs in columns]
+    found = [{s.arm: cell(s) for s in summarize(runs, arms)} for runs in columns.values()]
     arms = [arm for arm in arms if any(arm in column for column in found)]
     rows = [[arm, *(column.get(arm, "-") for column in found)] for arm in arms]
-    return Table(title, ["arm", *(name for name, _ in columns)], rows)
+    return Table(title, ["arm", *columns], rows)
 
 
 def _acceptance(report: Report) -> Table:
-    rates = {arm: acceptance(report.runs, arm) for arm in report.arms if arm != PLAIN}
-    longest = max(map(len, rates.values()), default=0)
-    rows = [
-        [arm, *(f"{rate:.2f}" for rate in found), *["-"] * (longest - len(found))]
-        for arm, found in rates.items()
-        if found
-    ]
+    found = [s for s in summarize(report.runs, report.arms) if s.arm != PLAIN and s.acceptance]
+    longest = max((len(s.acceptance) for s in found), default=0)
+    rows = [[s.arm, *(f"{rate:.2f}" for rate in s.acceptance)] for s in found]
+    rows = [row + ["-"] * (1 + longest - len(row)) for row in rows]
     headers = ["arm", *map(str, range(1, longest + 1))]
     return Table("Accepted drafts, by position in the block", headers, rows)
 
 
 def _block_sizes(report: Report) -> Table:
     """How often each size ran, of the arms that chose their size themselves."""
-    counts = {arm: Counter[str]() for arm in report.arms}
-    for run in report.runs:
-        counts[run.arm].update(run.block_rounds)
-    counts = {arm: found for arm, found in counts.items() if len(found) > 1}
+    counts: dict[str, Counter[str]] = {}
+    for summary in summarize(report.runs, report.arms):
+        found = sum((Counter(run.block_rounds) for run in summary.runs), Counter())
+        if len(found) > 1:
+            counts[summary.arm] = found
     sizes = sorted({size for found in counts.values() for size in found}, key=int)
     rows = [
         [arm, *(f"{found[size] / found.total():.0%}" for size in sizes)]

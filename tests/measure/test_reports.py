@@ -12,13 +12,7 @@ from dflash_mlx.measure.compare import compare, differences
 from dflash_mlx.measure.page import page
 from dflash_mlx.measure.report import Report, report_files
 from dflash_mlx.measure.run import Run
-from dflash_mlx.measure.summary import (
-    Spread,
-    acceptance,
-    repeat_spread,
-    summarize,
-    tokens_per_round_over_time,
-)
+from dflash_mlx.measure.summary import Spread, repeat_spread, summarize
 from dflash_mlx.measure.tables import as_markdown, as_text, markdown_report, tables, text_report
 
 VOID = {"meta", "br"}
@@ -92,16 +86,17 @@ def test_texts_that_differ_are_counted_by_prompt():
 
 def test_acceptance_is_a_mean_over_runs_that_reached_the_position():
     runs = [made_run("a", acceptance=[1.0, 0.5]), made_run("a", acceptance=[0.5])]
-    assert acceptance(runs, "a") == [0.75, 0.5] and acceptance(runs, "b") == []
+    (summary,) = summarize(runs, ["a", "b"])
+    assert summary.acceptance == [0.75, 0.5]
 
 
 def test_tokens_per_round_over_time():
     rounds = [2] * 8 + [4] * 4 + [1]
     runs = [made_run("a", tokens_per_round=rounds), made_run("a", tokens_per_round=[9], repeat=1)]
-    points = tokens_per_round_over_time(runs, "a", most_buckets=2)
+    points = summarize(runs, ["a"])[0].tokens_per_round(most_buckets=2)
     assert [y for _, y in points] == [2, 4]
     assert points[0][0] < 16 < points[1][0]
-    assert tokens_per_round_over_time(runs, "b") == []
+    assert summarize(runs[1:], ["a"])[0].tokens_per_round() == []
 
 
 def test_file_is_read_back_as_it_was(tmp_path):
