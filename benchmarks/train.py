@@ -13,6 +13,7 @@ number at a time.
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -29,14 +30,14 @@ from dflash_mlx.loading.embedded import embedded_drafter
 from dflash_mlx.loading.loader import load_drafter
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Blocks, Sequence, sample_blocks
-from dflash_mlx.train.design import Shape, design, new_drafter
+from dflash_mlx.train.design import design, new_drafter
 from dflash_mlx.train.learner import Encoding, Learner, Sums
 from dflash_mlx.train.losses import Objective, default_gamma
 from dflash_mlx.train.optimizer import Updater
-from dflash_mlx.train.options import Options
+from dflash_mlx.train.recipe import Recipe
 
 # The trainer's default: sequences that share an update of the weights.
-BATCH_SIZE = Options.batch_size
+BATCH_SIZE = Recipe.batch_size
 
 
 def main() -> None:
@@ -99,8 +100,8 @@ def random_pair(size: str) -> tuple[Target, Drafter]:
     """A target of a size and a new drafter for it, as ``dflash-mlx train`` designs one."""
     model = random_qwen3(size)
     # Which token is the mask takes no time, so no tokenizer is asked for one.
-    shape = Shape(mask_token=151669)
-    config = design(Target(model), None, None, shape)
+    recipe = Recipe(output=Path(), mask_token=151669)
+    config = design(Target(model), None, None, recipe)
     target = Target(model, config.target_layer_ids)
     return target, new_drafter(config, target, seed=0)
 

@@ -1,7 +1,7 @@
 """The configuration of a new drafter, from its target."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -10,11 +10,12 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..drafter.config import SLIDING, DrafterConfig
 from ..drafter.model import Drafter
 from ..drafter.rope_config import RopeConfig
-from ..errors import UserError, at_least_one
+from ..errors import UserError
 from ..generation.chat import chat_tokens
 from ..target.target import Target
+from .recipe import BLOCK_SIZE, Recipe
 
-LAYERS, TAPS, BLOCK_SIZE = 5, 5, 16
+LAYERS, TAPS = 5, 5
 # Those of the published DFlash 2 checkpoints, whose blocks are plain rows of the table.
 DFLASH2 = {
     "embed_scale": "raw",
@@ -25,80 +26,48 @@ DFLASH2 = {
 }
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a user may choose of a new drafter; None takes the default.
-
-    Attributes:
-        layers: drafter layers; 5 as in the paper, fewer for a target of fewer than 25 layers.
-        taps: target layers to read; 5 of them, by the published spacing.
-        block_size: 16; a drafter can be run with smaller blocks than it was trained with, not with
-            larger ones.
-        intermediate_size: the target's.
-        window: rows that every layer sees of the context; None sees all of it.
-        causal: whether a row of a block sees only those before it.
-        dflash2: whether it has DFlash 2's convolutions and selector, of the published sizes.
-        mask_token: stands for a position to be drafted; see :func:`choose_mask_token`.
-
-    Raises:
-        UserError: a number is not above 0.
-    """
-
-    layers: int | None = None
-    taps: tuple[int, ...] | None = None
-    block_size: int | None = None
-    intermediate_size: int | None = None
-    window: int | None = None
-    causal: bool = False
-    dflash2: bool = False
-    mask_token: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "block_size", "intermediate_size", "window"):
-            if (value := getattr(self, name)) is not None:
-                at_least_one(name, value)
-
-
 def design(
-    target: Target, tokenizer: TokenizerWrapper, context_length: int | None, shape: Shape
+    target: Target, tokenizer: TokenizerWrapper, context_length: int | None, recipe: Recipe
 ) -> DrafterConfig:
     """The configuration of a new drafter for a target.
 
     Heads, widths and the base of the rotary embedding are the target's; its scaling is not taken
-    over. The head and the embedding table are shared, so they are no part of the drafter.
+    over. The head and the embedding table are shared, so they are no part of the drafter. By
+    default it has 5 layers as in the paper, fewer for a target of fewer than 25, and reads 5 taps
+    by the published spacing.
 
     Raises:
         UserError: a value does not fit the target.
     """
     args = _Arguments(target)
     depth = target.num_layers
-    layers = shape.layers or min(LAYERS, max(1, depth // 5))
-    mask = choose_mask_token(tokenizer, target) if shape.mask_token is None else shape.mask_token
+    layers = recipe.layers or min(LAYERS, max(1, depth // 5))
+    mask = choose_mask_token(tokenizer, target) if recipe.mask_token is None else recipe.mask_token
     heads = args["num_attention_heads"]
     return DrafterConfig(
         hidden_size=target.hidden_size,
         target_hidden_size=target.hidden_size,
-        intermediate_size=shape.intermediate_size or args["intermediate_size"],
+        intermediate_size=recipe.intermediate_size or args["intermediate_size"],
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=args.get("num_key_value_heads") or heads,
         head_dim=args.get("head_dim") or target.hidden_size // heads,
         rms_norm_eps=args["rms_norm_eps"],
         vocab_size=target.vocab_size,
-        block_size=shape.block_size or BLOCK_SIZE,
+        block_size=recipe.block_size or BLOCK_SIZE,
         mask_token_id=target.vocab_size if mask is None else mask,
-        target_layer_ids=shape.taps or default_taps(depth, TAPS),
+        target_layer_ids=recipe.taps or default_taps(depth, TAPS),
         num_target_layers=depth,
         rope=_rope(args),
         attention_bias=False,
         max_position_embeddings=context_length,
         has_mask_embedding=mask is None,
-        layer_types=(SLIDING,) * layers if shape.window else (),
-        sliding_window=shape.window,
+        layer_types=(SLIDING,) * layers if recipe.window else (),
+        sliding_window=recipe.window,
         output_multiplier=args.get("output_multiplier") or 1.0,
         final_logit_softcapping=args.get("final_logit_softcapping"),
-        causal_layers=(True,) * layers if shape.causal else (),
-        **(DFLASH2 if shape.dflash2 else {}),
+        causal_layers=(True,) * layers if recipe.causal else (),
+        **(DFLASH2 if recipe.dflash2 else {}),
     )
 
 
@@ -118,6 +87,25 @@ def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
             convolution.kernel_projection.weight *= 0.0
     mx.eval(drafter.parameters())
     return drafter
+
+
+def with_passes(config: DrafterConfig, recipe: Recipe) -> DrafterConfig:
+    """The drafter's configuration with as many draft passes as are asked for.
+
+    Raises:
+        UserError: they do not fit its blocks, or have no effect.
+    """
+    prefix = recipe.draft_prefix
+    if recipe.draft_passes is None and prefix is None:
+        return config
+    passes = config.draft_passes if recipe.draft_passes is None else recipe.draft_passes
+    if passes == 1 and prefix is not None:
+        raise UserError("draft_prefix is for a second pass; give --draft-passes 2 as well.")
+    if passes == 2 and config.block_size < 3:
+        raise UserError(f"Blocks of {config.block_size} are too small for two draft passes.")
+    if passes == 2 and prefix is None:
+        prefix = config.draft_prefix or max(2, config.block_size // 4)
+    return replace(config, draft_passes=passes, draft_prefix=prefix)
 
 
 def default_taps(depth: int, count: int) -> tuple[int, ...]:

@@ -31,17 +31,14 @@ class BlockForward:
     """A drafter over blocks, with the target's embedding table and head.
 
     Args:
-        drafter: with all its projections unquantized and not stacked. Its parameters are only a
-            place to put the arrays that :meth:`use` is given.
+        drafter: with all its projections unquantized and not stacked, and nothing that
+            :func:`check_trainable` refuses. Its parameters are only a place to put the arrays that
+            :meth:`use` is given.
         target: embeds the blocks and turns hidden states into logits; gradients pass through.
         dtype: of the forward.
-
-    Raises:
-        UserError: the drafter has a part that this trainer cannot train.
     """
 
     def __init__(self, drafter: Drafter, target: Target, dtype: mx.Dtype = mx.float32):
-        check_trainable(drafter)
         self.drafter, self.target, self.dtype = drafter, target, dtype
         self.config = drafter.config
         self._visibility = layer_visibility(self.config)

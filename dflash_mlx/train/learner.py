@@ -58,9 +58,6 @@ class Learner(BlockForward):
         objective: what to minimize.
         chunk_blocks: blocks whose logits exist at one time.
         dtype: of the forward; parameters are kept in float32.
-
-    Raises:
-        UserError: the drafter has a part that this trainer cannot train.
     """
 
     def __init__(

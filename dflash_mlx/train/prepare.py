@@ -13,54 +13,56 @@ from tqdm import tqdm
 from ..errors import UserError, counted
 from .blocks import Sequence
 from .examples import Encoder, Example, read_examples
-from .options import Options
+from .recipe import WRITING, Recipe
 from .world import World
-from .written import INVENTING, Progress, Writing, invent_prompts, opening, write_answers
+from .written import INVENTING, Progress, invent_prompts, opening, write_answers
 
 MOST_HELD_OUT = 32
 
 
-def read_data(options: Options) -> tuple[list[Example], list[Example]]:
+def read_data(recipe: Recipe) -> tuple[list[Example], list[Example]]:
     """The examples of the data, and those of its ``valid.jsonl`` that are held out; perhaps none.
 
     Raises:
         UserError: they cannot be read, or the options ask of them what they do not allow, or what
             has no effect on them.
     """
-    path, count = options.data, options.held_out
+    path, count = recipe.data, recipe.held_out
+    if path is None and not recipe.self_prompts:
+        raise UserError("There is nothing to train on; give --data, --self-prompts or both.")
     given, valid = [], []
     if path is not None:
         if (path / "valid.jsonl").is_file():
             valid = read_examples(path / "valid.jsonl")
         given = read_examples(path)
         valid = valid[: MOST_HELD_OUT if count is None else count]
-    _check(options, given, valid)
+    _check(recipe, given, valid)
     return given, valid
 
 
-def _check(options: Options, given: list[Example], valid: list[Example]) -> None:
+def _check(recipe: Recipe, given: list[Example], valid: list[Example]) -> None:
     """Check what the options ask of the data, as far as no target is needed for it."""
     for example in given + valid:
-        if options.regenerate is False and not example.answered:
+        if recipe.regenerate is False and not example.answered:
             raise UserError(f"{example.where} has no answer, and --no-regenerate was given.")
-        if options.regenerate and not example.messages:
+        if recipe.regenerate and not example.messages:
             raise UserError(f"{example.where} is plain text, which --regenerate cannot answer.")
-    writes = any(_is_asked(x, options) for x in given + valid) or options.self_prompts
-    if not writes and replace(options.writing, seed=0) != Writing():
+    writes = any(_is_asked(x, recipe) for x in given + valid) or recipe.self_prompts
+    if not writes and recipe.gives(*WRITING):
         raise UserError(
             "The target writes no answer to these data, so --max-tokens, --temp, --top-p and "
             "--generation-batch have no effect; leave them out, or give --regenerate."
         )
-    chats = any(x.messages for x in given + valid) or options.self_prompts
-    if not chats and options.template_options:
+    chats = any(x.messages for x in given + valid) or recipe.self_prompts
+    if not chats and recipe.template_options:
         raise UserError("--chat-template-config has no effect on plain text; leave it out.")
-    if not (valid or options.self_prompts) and (options.held_out or 0) >= len(given):
-        raise _none_left(options.held_out, len(given))
+    if not (valid or recipe.self_prompts) and (recipe.held_out or 0) >= len(given):
+        raise _none_left(recipe.held_out, len(given))
 
 
-def _is_asked(example: Example, options: Options) -> bool:
+def _is_asked(example: Example, recipe: Recipe) -> bool:
     """Whether the target is to answer an example."""
-    return bool(example.messages and (options.regenerate or not example.answered))
+    return bool(example.messages and (recipe.regenerate or not example.answered))
 
 
 def _none_left(held_out: int, of: int) -> UserError:
@@ -76,7 +78,7 @@ class Preparation:
     Args:
         model: the target, as mlx-lm loads it.
         tokenizer: the target's.
-        options: of the training.
+        recipe: of the training.
         data: what :func:`read_data` found.
         world: its first process writes invented prompts and answers; the others wait and read.
         say: called with a line for the user.
@@ -89,15 +91,15 @@ class Preparation:
         self,
         model: nn.Module,
         tokenizer: TokenizerWrapper,
-        options: Options,
+        recipe: Recipe,
         data: tuple[list[Example], list[Example]],
         world: World,
         say: Callable[[str], None],
     ):
         self._model, self._tokenizer = model, tokenizer
-        self._options, self._data, self._world, self._say = options, data, world, say
-        self._encoder = Encoder(tokenizer, options.template_options)
-        self._opening = opening(tokenizer) if options.self_prompts else []
+        self._recipe, self._data, self._world, self._say = recipe, data, world, say
+        self._encoder = Encoder(tokenizer, recipe.template_options)
+        self._opening = opening(tokenizer) if recipe.self_prompts else []
 
     def sequences(self) -> tuple[list[Sequence], list[Sequence]]:
         """To train on, and held out.
@@ -108,8 +110,8 @@ class Preparation:
         """
         agree = self._world.agree
         given, valid = self._data
-        if self._options.self_prompts:
-            path = self._options.folder / "prompts.jsonl"
+        if self._recipe.self_prompts:
+            path = self._recipe.folder / "prompts.jsonl"
             self._world.first(lambda: self._invent(path))
             given = given + agree(lambda: read_examples(path))
         train, valid = agree(lambda: [self._encoded(part) for part in (given, valid)])
@@ -118,28 +120,28 @@ class Preparation:
         return agree(lambda: self._split(found, held_out))
 
     def _invent(self, path: Path) -> None:
-        options = self._options
+        recipe = self._recipe
         with _bar("Inventing prompts", "prompt") as progress:
             invent_prompts(
                 self._model,
                 self._tokenizer,
                 self._opening,
-                options.self_prompts,
-                replace(options.writing, **INVENTING),
+                recipe.self_prompts,
+                replace(recipe, **INVENTING),
                 path,
                 progress,
             )
 
     def _encoded(self, examples: list[Example]) -> tuple[list[Sequence], list[list[int]]]:
         """The examples learned as they are, and the questions that the target is to answer."""
-        ask = [x for x in examples if _is_asked(x, self._options)]
-        keep = [x for x in examples if not _is_asked(x, self._options)]
+        ask = [x for x in examples if _is_asked(x, self._recipe)]
+        keep = [x for x in examples if not _is_asked(x, self._recipe)]
         if any(x.messages for x in keep):
             self._say(
                 "The answers in the data are learned as they are; a drafter learns its target "
                 "better from the target's own (--regenerate)."
             )
-        room = self._options.max_seq_length
+        room = self._recipe.max_seq_length
         questions = [self._encoder.question(x) for x in ask]
         short = [tokens for tokens in questions if len(tokens) < room]
         if long := len(questions) - len(short):
@@ -161,9 +163,9 @@ class Preparation:
                     self._model,
                     self._tokenizer,
                     questions,
-                    self._options.writing,
+                    self._recipe,
                     self._encoder.end_token(),
-                    self._options.folder / name,
+                    self._recipe.folder / name,
                     progress,
                 )
 
@@ -172,7 +174,7 @@ class Preparation:
     def _split(
         self, found: list[Sequence], valid: list[Sequence]
     ) -> tuple[list[Sequence], list[Sequence]]:
-        found, count = self._usable(found), self._options.held_out
+        found, count = self._usable(found), self._recipe.held_out
         if valid:
             valid = self._usable(valid)
             if count is not None and len(valid) < count:
@@ -183,12 +185,12 @@ class Preparation:
             count = min(max(1, round(len(found) / 20)), MOST_HELD_OUT)
         if count >= len(found):
             raise _none_left(count, len(found))
-        order = np.random.default_rng([self._options.seed, 2]).permutation(len(found))
+        order = np.random.default_rng([self._recipe.seed, 2]).permutation(len(found))
         return [found[i] for i in order[count:]], [found[i] for i in order[:count]]
 
     def _usable(self, sequences: list[Sequence]) -> list[Sequence]:
         """The sequences cut to length, without those that are too short."""
-        room = self._options.max_seq_length
+        room = self._recipe.max_seq_length
         cut = [Sequence(s.tokens[:room], s.supervised[:room]) for s in sequences]
         # A single supervised token would be an anchor's only draft: nothing of a block to learn.
         usable = [s for s in cut if s.supervised[1:].sum() > 1]

@@ -12,7 +12,6 @@ alone, so that a run that goes on draws the same, and a batch that is not whole 
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,11 @@ from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..engine.sampling import Sampling
-from ..errors import UserError, at_least_one, counted
+from ..errors import UserError, counted
 from ..generation.chat import TEMPLATE_ERRORS
 from .blocks import Sequence
 from .disk import append_lines, read_lines, write_lines
+from .recipe import Recipe
 
 # How prompts are invented, and what one must hold.
 INVENTING = {"max_tokens": 128, "temp": 1.0, "top_p": 0.95}
@@ -39,40 +38,11 @@ _PLACE = "PLACE OF THE PROMPT"
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Writing:
-    """How the target writes.
-
-    Attributes:
-        max_tokens: the longest answer.
-        temp: temperature; 0 is greedy.
-        top_p: nucleus mass; 0 keeps everything.
-        seed: of the sampling.
-        batch: texts at a time.
-
-    Raises:
-        UserError: a value is out of its range, or has no effect.
-    """
-
-    max_tokens: int = 512
-    temp: float = 0.0
-    top_p: float = 0.0
-    seed: int = 0
-    batch: int = 32
-
-    def __post_init__(self) -> None:
-        at_least_one("max_tokens", self.max_tokens)
-        at_least_one("generation_batch", self.batch)
-        Sampling(self.temp, self.top_p, seed=self.seed)
-        if self.top_p and not self.temp:
-            raise UserError("top_p has no effect on greedy answers; give --temp as well.")
-
-
 def write_answers(
     model: nn.Module,
     tokenizer: TokenizerWrapper,
     questions: list[list[int]],
-    writing: Writing,
+    recipe: Recipe,
     end_token: int | None,
     path: Path,
     progress: Progress,
@@ -86,7 +56,7 @@ def write_answers(
         model: an mlx-lm model.
         tokenizer: knows the tokens that end an answer.
         questions: prompts in tokens, in order.
-        writing: how.
+        recipe: how to write.
         end_token: what an answer ends with that came to its end, which mlx-lm leaves out.
         path: JSON lines, the first of them saying what the file was made of.
         progress: called with the answers written and all.
@@ -96,16 +66,23 @@ def write_answers(
             cannot be written.
     """
     # Both the batches and what comes out depend on all of it.
-    digest = hashlib.sha256(json.dumps(questions).encode()).hexdigest()
-    done = _answers_there(path, {"questions": digest, **vars(writing)}, len(questions))
+    head = {
+        "questions": hashlib.sha256(json.dumps(questions).encode()).hexdigest(),
+        "max_tokens": recipe.max_tokens,
+        "temp": recipe.temp,
+        "top_p": recipe.top_p,
+        "seed": recipe.seed,
+        "batch": recipe.generation_batch,
+    }
+    done = _answers_there(path, head, len(questions))
     progress(len(done), len(questions))
     while len(done) < len(questions):
-        part = questions[len(done) : len(done) + writing.batch]
+        part = questions[len(done) : len(done) + recipe.generation_batch]
         lines = []
         for question, answer in zip(
-            part, _draw(model, tokenizer, part, writing, len(done)), strict=True
+            part, _draw(model, tokenizer, part, recipe, len(done)), strict=True
         ):
-            if len(answer) < writing.max_tokens and end_token is not None:
+            if len(answer) < recipe.max_tokens and end_token is not None:
                 answer = [*answer, end_token]
             lines.append({"question": question, "answer": answer})
         append_lines(path, lines)
@@ -140,7 +117,7 @@ def invent_prompts(
     tokenizer: TokenizerWrapper,
     opening: list[int],
     count: int,
-    writing: Writing,
+    recipe: Recipe,
     path: Path,
     progress: Progress,
 ) -> None:
@@ -154,14 +131,14 @@ def invent_prompts(
         tokenizer: its tokenizer.
         opening: see :func:`opening`.
         count: how many.
-        writing: how; a prompt of ``max_tokens`` has not come to its end.
+        recipe: how to draw; a prompt of ``max_tokens`` has not come to its end.
         path: JSON lines.
         progress: called with the prompts there are and all.
 
     Raises:
         UserError: the target only repeats itself, or the file is damaged or cannot be written.
     """
-    batch, special = writing.batch, set(tokenizer.all_special_ids)
+    batch, special = recipe.generation_batch, set(tokenizer.all_special_ids)
     found = _prompts_there(path, count)
     known = {_words(line["prompt"]) for line in found}
     number = found[-1]["batch"] + 1 if found else 0
@@ -173,9 +150,9 @@ def invent_prompts(
                 f"{number * batch} tries; ask for fewer, or give --data."
             )
         before = len(found)
-        for tokens in _draw(model, tokenizer, [opening] * batch, writing, number):
+        for tokens in _draw(model, tokenizer, [opening] * batch, recipe, number):
             prompt = tokenizer.decode(tokens).strip()
-            ended = len(tokens) < writing.max_tokens and not special.intersection(tokens)
+            ended = len(tokens) < recipe.max_tokens and not special.intersection(tokens)
             letters = sum(map(str.isalpha, prompt))
             new = ended and letters >= FEWEST_LETTERS and _words(prompt) not in known
             if new and len(found) < count:
@@ -228,17 +205,17 @@ def _draw(
     model: nn.Module,
     tokenizer: TokenizerWrapper,
     prompts: list[list[int]],
-    writing: Writing,
+    recipe: Recipe,
     place: int,
 ) -> list[list[int]]:
     """One batch of continuations; ``place`` tells its noise from that of other batches."""
-    mx.random.seed(writing.seed + place)
+    mx.random.seed(recipe.seed + place)
     return batch_generate(
         model,
         tokenizer,
         prompts,
-        max_tokens=writing.max_tokens,
+        max_tokens=recipe.max_tokens,
         return_token_ids=True,
-        completion_batch_size=writing.batch,
-        sampler=make_sampler(temp=writing.temp, top_p=writing.top_p),
+        completion_batch_size=recipe.generation_batch,
+        sampler=make_sampler(temp=recipe.temp, top_p=recipe.top_p),
     ).token_ids

@@ -1,5 +1,7 @@
 """What the tests of training share."""
 
+from pathlib import Path
+
 import mlx.core as mx
 import numpy as np
 
@@ -8,8 +10,25 @@ from dflash_mlx.train.blocks import Blocks, Sequence
 from dflash_mlx.train.forward import Parameters
 from dflash_mlx.train.learner import Encoding, Learner, Sums
 from dflash_mlx.train.losses import Objective
+from support.commands import write_rows
+from support.folders import save_target
 from support.pairs import tiny_drafter
 from support.tiny import VOCAB, tiny_model
+
+TEXTS = [{"text": f"text number {i}"} for i in range(6)]
+
+
+def train_command(
+    folder: Path, rows: list[dict[str, object]] = TEXTS, output: str = "new"
+) -> list[object]:
+    """The command that trains a drafter for a tiny target in ``folder`` on these rows."""
+    if not (folder / "target").is_dir():
+        save_target(folder / "target")
+    data = write_rows(folder / "rows.jsonl", rows)
+    return [
+        *("train", "--model", folder / "target"),
+        *("--data", data, "--output", folder / output),
+    ]
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:

@@ -6,11 +6,12 @@ import resource
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from support.folders import save_target
+from support.training import train_command
 
 from dflash_mlx.train.world import World
 
@@ -34,12 +35,9 @@ def free_port() -> int:
 @pytest.fixture
 def train(tmp_path: Path) -> list[str | Path]:
     """A command that lacks the output folder's name."""
-    save_target(tmp_path / "target")
-    data = tmp_path / "data.jsonl"
-    data.write_text("".join(json.dumps({"prompt": f"p{i}"}) + "\n" for i in range(6)))
-    train = [BIN / "dflash-mlx", "train", "--model", tmp_path / "target", "--data", data]
-    train += ["--max-tokens", "20", "--steps", "4", "--batch-size", "2", "--held-out", "2"]
-    return [*train, "--eval-every", "2", "--output"]
+    command = train_command(tmp_path, [{"prompt": f"p{i}"} for i in range(6)])
+    more = "--max-tokens 20 --steps 4 --batch-size 2 --held-out 2 --eval-every 2 --output"
+    return [BIN / "dflash-mlx", *command[:-2], *more.split()]
 
 
 def test_two_processes_train_as_one(train: list[str | Path], tmp_path: Path) -> None:
@@ -67,30 +65,27 @@ def both(command: list[str | Path], room: int) -> list[tuple[int, str]]:
     port = free_port()
     hosts = Path(command[-1]).with_name("hosts.json")
     hosts.write_text(json.dumps([[f"127.0.0.1:{port + rank}"] for rank in range(2)]))
-    limits = (
-        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-        lambda: None,
-    )
     started = [
         subprocess.Popen(
             command,
             env=os.environ | {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)},
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=limit,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size)),
         )
-        for rank, limit in enumerate(limits)
+        for rank, size in enumerate((room, ROOM))
     ]
     said = [process.communicate(timeout=120)[1] for process in started]
     return [(process.returncode, text) for process, text in zip(started, said, strict=True)]
 
 
+ROOM = 10**9
 # What is wrong, what the first process says of it, and the room that its files have.
 FAULTS = {
-    "both find it": (["--batch-size", "3"], "A batch of 3 sequences", 10**9),
-    "both find it in the data": (["--max-seq-length", "2"], "All prompts have 2 tokens", 10**9),
-    "both find it in the loss": (["--learning-rate", "1e38"], "no longer a number", 10**9),
-    "the first finds it": ([], "answers-train.jsonl is damaged", 10**9),
+    "both find it": (["--batch-size", "3"], "A batch of 3 sequences", ROOM),
+    "both find it in the data": (["--max-seq-length", "2"], "All prompts have 2 tokens", ROOM),
+    "both find it in the loss": (["--learning-rate", "1e38"], "no longer a number", ROOM),
+    "the first finds it": ([], "answers-train.jsonl is damaged", ROOM),
     "the first fails in the midst": ([], "cannot be written", 20_000),
 }
 

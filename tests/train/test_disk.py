@@ -1,26 +1,12 @@
-"""A disk that is full: a sentence, nothing half-written, and a training that can go on."""
+"""What a training keeps: whole or not at all, also on a full disk, and a log that goes on."""
 
 import json
 
-import mlx.core as mx
 import pytest
-from mlx.utils import tree_flatten
 from support.disk import ERRORS, FULL, files_up_to, listing
-from support.folders import drafter_config
-from support.training import random_text, tiny_learner
 
-from dflash_mlx.drafter.config import DrafterConfig
-from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
-from dflash_mlx.train.disk import Log, replacing
-from dflash_mlx.train.feature_cache import FeatureCache
-from dflash_mlx.train.forward import Parameters
-from dflash_mlx.train.output import Output
-
-
-def parameters(config: DrafterConfig, seed: int) -> Parameters:
-    mx.random.seed(seed)
-    return dict(tree_flatten(Drafter(config).parameters()))
+from dflash_mlx.train.disk import Log, read_lines, replacing, write_lines
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -37,50 +23,44 @@ def test_what_was_there_stays(error, tmp_path):
     assert listing(tmp_path) == {"a.json": b"new"}
 
 
-def test_the_drafter_before_stays(tmp_path):
-    config = drafter_config()
-    (tmp_path / "training").mkdir()
-    log = Log(tmp_path / "training" / "log.jsonl")
-    output = Output(tmp_path, config, mx.float32, {"target": "a target"})
-    output.write(parameters(config, 1), log, 1, 1.5)
-    before = listing(tmp_path)
-    with files_up_to(10_000), pytest.raises(UserError, match=FULL):
-        output.write(parameters(config, 2), log, 2, 2.5)
-    assert listing(tmp_path) == before
-    with files_up_to(100), pytest.raises(UserError, match=f"README.md {FULL}"):
-        output.write_card(log)
-    assert listing(tmp_path) == before
+def test_a_file_is_written_anew_in_one_step_and_only_if_it_is_another(tmp_path, monkeypatch):
+    """What took the target hours is not lost if the process ends here; others may read it."""
+    path = tmp_path / "a"
+    write_lines(path, [{"x": 1}])
+
+    def die(self, data):
+        self.open("wb").close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", die)
+    write_lines(path, read_lines(path, []))
+    with pytest.raises(KeyboardInterrupt):
+        write_lines(path, [{"x": 2}])
+    assert read_lines(path, ["x"]) == [{"x": 1}]
 
 
-def test_the_card_tells_of_the_weights_that_are_there(tmp_path):
-    config = drafter_config()
-    (tmp_path / "training").mkdir()
-    log = Log(tmp_path / "training" / "log.jsonl")
-    output = Output(tmp_path, config, mx.float32, {"target": "a target", "planned_steps": 9})
-    output.write(parameters(config, 1), log, 3, 1.5)
-    log.add(step=9, tau=1.2)
-    output.write_card(log)
-    card = (tmp_path / "README.md").read_text()
-    for row in ("| steps | 3 |", "| simulated tau | 1.5 |", "| planned steps | 9 |"):
-        assert row in card
-    source = json.loads((tmp_path / "config.json").read_text())["source"]
-    assert (source["steps"], source["simulated_tau"], source["planned_steps"]) == (3, 1.5, 9)
-    output.write(parameters(config, 2), log, 9, None)
-    card = (tmp_path / "README.md").read_text()
-    assert "| steps | 9 |" in card and "simulated tau" not in card
+def test_a_log_drops_what_will_come_again(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = Log(path)
+    for step in range(1, 5):
+        log.add(step=step, loss=1 / step)
+    path.write_text(path.read_text() + '{"step": 5, "lo')
+    again = Log(path, 2)
+    again.add(step=3, tau=1.5)
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert entries == again.entries
+    assert again.curve("loss") == [(1, 1.0), (2, 0.5)] and again.curve("tau") == [(3, 1.5)]
+    assert Log(path).entries == []
 
 
-def test_features_are_whole_or_not_there(tmp_path):
-    learner, text = tiny_learner(), random_text()
-    with files_up_to(1000), pytest.raises(UserError, match=FULL):
-        FeatureCache(learner, tmp_path, 10**9)(text)
-    assert not listing(tmp_path)
-    expected = learner.encode(mx.array(text.tokens)).features
-    for _ in range(2):
-        assert mx.array_equal(FeatureCache(learner, tmp_path, 10**9)(text).features, expected)
+@pytest.mark.parametrize("damage", [b'{"a', b"[1]", b"{}", b"\xff"])
+def test_a_damaged_log_is_refused(damage, tmp_path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\n' + damage + b"\n")
+    with pytest.raises(UserError, match="damaged in line 2"):
+        Log(tmp_path / "log.jsonl", 3)
 
 
-def test_a_log_goes_on(tmp_path):
+def test_a_log_goes_on_once_there_is_room(tmp_path):
     path = tmp_path / "log.jsonl"
     log = Log(path)
     with files_up_to(100), pytest.raises(UserError, match=f"log.jsonl {FULL}"):

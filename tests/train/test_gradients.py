@@ -13,7 +13,7 @@ from support.variants import DFLASH2
 
 from dflash_mlx.train.blocks import make_blocks, sample_blocks
 from dflash_mlx.train.learner import Learner
-from dflash_mlx.train.run import forward_dtype
+from dflash_mlx.train.training import forward_dtype
 
 OBJECTIVES = {
     "decayed cross entropy": {},

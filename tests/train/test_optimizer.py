@@ -1,58 +1,85 @@
-"""The schedule, and the optimizer's state."""
+"""The schedule, the optimizer's state, and checkpoints of it."""
 
 import itertools
 import math
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from support.disk import ERRORS, FULL, listing
 from support.training import numbers
 
-from dflash_mlx.train.optimizer import Updater, warmup_cosine
+from dflash_mlx.errors import UserError
+from dflash_mlx.train.optimizer import (
+    Progress,
+    Updater,
+    restore_checkpoint,
+    save_checkpoint,
+    warmup_cosine,
+)
+
+
+def start():
+    return Updater({"a.b": mx.array(numbers(0, 4))}, warmup_cosine(0.1, 10, 0.2), 1.0, 0.01)
+
+
+def step(updater, *places):
+    for place in places:
+        updater.update({"a.b": mx.array(numbers(place + 1, 4)) * 3})
 
 
 def test_schedule():
     rate = warmup_cosine(2.0, 100, 0.04)
     values = [rate(mx.array(step)).item() for step in range(100)]
     assert values[:4] == pytest.approx([0.5, 1.0, 1.5, 2.0], rel=1e-2)
-    for step in (10, 50, 80):
-        expected = 1 + math.cos(math.pi * (step - 3) / 97)
-        assert values[step] == pytest.approx(expected, rel=1e-5)
+    for place in (10, 50, 80):
+        expected = 1 + math.cos(math.pi * (place - 3) / 97)
+        assert values[place] == pytest.approx(expected, rel=1e-5)
     assert 0 < values[-1] < 1e-3
     assert all(a >= b for a, b in itertools.pairwise(values[3:]))
+    assert warmup_cosine(2.0, 1, 0.04)(mx.array(0)).item() == 2.0
 
 
 def test_the_optimizer_follows_the_schedule():
     updater, rate = start(), warmup_cosine(0.1, 10, 0.2)
-    for number in range(10):
-        step(updater, number)
-        assert updater.learning_rate == pytest.approx(rate(mx.array(number)).item(), rel=1e-5)
+    for place in range(10):
+        step(updater, place)
+        assert updater.learning_rate == pytest.approx(rate(mx.array(place)).item(), rel=1e-5)
         assert updater.learning_rate > 0
-
-
-def test_one_step_schedule_is_not_zero():
-    assert warmup_cosine(2.0, 1, 0.04)(mx.array(0)).item() == 2.0
-
-
-def start() -> Updater:
-    return Updater({"a.b": mx.array(numbers(0, 4))}, warmup_cosine(0.1, 10, 0.2), 1.0, 0.01)
-
-
-def step(updater: Updater, number: int) -> None:
-    updater.update({"a.b": mx.array(numbers(number + 1, 4)) * 3})
 
 
 def test_a_restored_optimizer_goes_on_exactly(tmp_path):
     whole, first, second = start(), start(), start()
-    for number in range(6):
-        step(whole, number)
-    for number in range(3):
-        step(first, number)
-    mx.save_safetensors(str(tmp_path / "state.safetensors"), first.state())
-    second.restore(mx.load(str(tmp_path / "state.safetensors")))
-    for number in range(3, 6):
-        step(second, number)
+    step(whole, *range(6))
+    step(first, *range(3))
+    save_checkpoint(tmp_path, first, Progress(3, best_tau=1.5))
+    assert restore_checkpoint(tmp_path, second) == Progress(3, best_tau=1.5)
+    step(second, *range(3, 6))
     assert mx.array_equal(second.parameters["a.b"], whole.parameters["a.b"])
     assert second.learning_rate == whole.learning_rate
+
+
+def test_a_checkpoint_of_another_drafter(tmp_path):
+    save_checkpoint(tmp_path, start(), Progress())
+    with pytest.raises(UserError, match="other weights"):
+        restore_checkpoint(tmp_path, Updater({"a.b": mx.zeros(5)}, 0.1))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_the_checkpoint_before_stays(error, tmp_path, monkeypatch):
+    updater = start()
+    step(updater, 0)
+    save_checkpoint(tmp_path, updater, Progress(2))
+    before = listing(tmp_path)
+
+    def write(path, arrays):
+        Path(path).write_bytes(b"cut")
+        raise error
+
+    monkeypatch.setattr(mx, "save_safetensors", write)
+    with pytest.raises(UserError, match=FULL):
+        save_checkpoint(tmp_path, updater, Progress(4))
+    assert listing(tmp_path) == before
 
 
 def test_clipping():

@@ -6,14 +6,13 @@ from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx.errors import UserError
-from dflash_mlx.train.options import Options
 from dflash_mlx.train.prepare import Preparation, read_data
+from dflash_mlx.train.recipe import Recipe
 from dflash_mlx.train.world import World
-from dflash_mlx.train.written import Writing
 
 TEXTS = [{"text": f"text {i:02}"} for i in range(40)]
 SAID = {"prompt": "said", "completion": "so"}
-SHORT = {"writing": Writing(max_tokens=6, batch=4)}
+SHORT = {"max_tokens": 6, "generation_batch": 4}
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def prepare(tmp_path):
         for name, rows in (("train", train), ("valid", valid)):
             if rows:
                 write_rows(data / f"{name}.jsonl", rows)
-        asked, said = Options(tmp_path, data=data, **options), []
+        asked, said = Recipe(output=tmp_path, data=data, **options), []
         asked.folder.mkdir(exist_ok=True)
         examples = read_data(asked)
         tokenizer = tokenizer or byte_tokenizer()
@@ -87,7 +86,7 @@ def test_all_are_answered_anew(prepare):
     [
         ("line 2 is plain text", [SAID, {"text": "a"}], {"regenerate": True}),
         ("line 1 has no answer", [{"prompt": "ask"}], {"regenerate": False}),
-        ("--temp, --top-p", [SAID, SAID], {"writing": Writing(temp=1.0)}),
+        ("--temp, --top-p", [SAID, SAID], {"temp": 1.0}),
         ("on plain text", TEXTS, {"template_options": {"enable_thinking": False}}),
         ("none is left to train on", [SAID, SAID], {"held_out": 2}),
     ],
@@ -95,8 +94,8 @@ def test_all_are_answered_anew(prepare):
 def test_what_the_data_do_not_allow(words, rows, options, tmp_path):
     data = write_rows(tmp_path / "x.jsonl", rows)
     with pytest.raises(UserError, match=words):
-        read_data(Options(tmp_path, data=data, **options))
-    assert len(read_data(Options(tmp_path, data=data, seed=1))[0]) == len(rows)
+        read_data(Recipe(output=tmp_path, data=data, **options))
+    assert len(read_data(Recipe(output=tmp_path, data=data, seed=1))[0]) == len(rows)
 
 
 def test_what_is_too_long_or_too_short_is_said(prepare):
@@ -120,7 +119,9 @@ def test_invented_prompts_join_the_data(prepare, tmp_path):
         tokenizer=tokenizer,
         self_prompts=3,
         held_out=1,
-        writing=Writing(max_tokens=6, batch=16, temp=1.0),
+        max_tokens=6,
+        generation_batch=16,
+        temp=1.0,
     )
     found = [s for s in texts(train + held_out) if s.startswith("<given>")]
     assert len(train) + len(held_out) >= 2 and len(found) <= 1

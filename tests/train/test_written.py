@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.disk import FULL, files_up_to
@@ -10,10 +11,11 @@ from support.tiny import tiny_model
 from support.tokenizer import EOS, byte_tokenizer
 
 from dflash_mlx.errors import UserError
-from dflash_mlx.train.written import INVENTING, Writing, invent_prompts, opening, write_answers
+from dflash_mlx.train.recipe import Recipe
+from dflash_mlx.train.written import INVENTING, invent_prompts, opening, write_answers
 
 QUESTIONS = [[*text.encode()] for text in ("ab", "bcd", "c", "defg", "e")]
-WRITING = Writing(max_tokens=9, batch=2)
+SHORT = Recipe(output=Path(), max_tokens=9, generation_batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +25,15 @@ def model():
 
 def write(model, path, questions=QUESTIONS, eos=(), **changes):
     """The answers, and how many there were after each batch."""
-    seen, writing, tokenizer = [], replace(WRITING, **changes), byte_tokenizer(eos)
-    count = len(questions)
+    seen, recipe, count = [], replace(SHORT, **changes), len(questions)
     answers = write_answers(
-        model, tokenizer, questions, writing, EOS, path, lambda done, of: seen.append((done, of))
+        model,
+        byte_tokenizer(eos),
+        questions,
+        recipe,
+        EOS,
+        path,
+        lambda done, of: seen.append((done, of)),
     )
     assert seen[-1] == (count, count) and len(answers) == count
     return answers, [done for done, _ in seen]
@@ -114,7 +121,7 @@ def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
     assert begin == [*b"<"]
 
     def invent():
-        drawing = Writing(**INVENTING, batch=4)
+        drawing = replace(SHORT, **INVENTING, generation_batch=4)
         invent_prompts(model, tokenizer, begin, 9, drawing, path, lambda *_: None)
         return path.read_text()
 
@@ -135,7 +142,7 @@ def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
 
 def test_a_target_that_repeats_itself_invents_too_little(model, tmp_path):
     """Or comes to no end."""
-    short = Writing(max_tokens=1, batch=2)
+    short = replace(SHORT, max_tokens=1)
     with pytest.raises(UserError, match="only 0 different prompts in 32 tries"):
         invent_prompts(model, inventor(), [60], 1, short, tmp_path / "x", lambda *_: None)
 
