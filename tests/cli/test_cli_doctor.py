@@ -5,17 +5,15 @@ import os
 import sys
 
 import pytest
+from support import commands
 from support.folders import save_drafter, save_target
 
-from dflash_mlx.cli.main import main
 from dflash_mlx.measure import examination
 from dflash_mlx.measure.finding import Finding
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["doctor", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return code, out, err
+    return commands.run(capsys, "doctor", *arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +30,7 @@ def test_this_machine_has_no_fault(capsys):
     assert "in a round of" not in words
 
 
-def test_json_about_a_pair(capsys, tmp_path):
-    save_target(tmp_path / "target")
-    save_drafter(tmp_path / "drafter")
-    pair = ("--model", tmp_path / "target", "--draft-model", tmp_path / "drafter")
+def test_json_about_a_pair(pair, capsys):
     code, out, _ = run(capsys, "--json", *pair, "--context", "100")
     found = json.loads(out)
     assert code == 0 and found["ok"] is True
@@ -43,7 +38,7 @@ def test_json_about_a_pair(capsys, tmp_path):
     topics = {f["topic"]: f for f in found["findings"]}
     assert {"machine", "packages", "backend", "kernels", "generation", "hub-cache"} <= set(topics)
     assert topics["fit"]["status"] == "ok" and "100 tokens" in topics["fit"]["text"]
-    assert f"of {tmp_path / 'drafter'} run so in a round of 8" in topics["drafter-kernels"]["text"]
+    assert f"of {pair[-1]} run so in a round of 8" in topics["drafter-kernels"]["text"]
     assert topics["pair"]["status"] == "ok"
 
 
