@@ -24,7 +24,7 @@ from mlx_lm.utils import dequantize_model
 from qwen3 import random_qwen3
 
 from dflash_mlx import load
-from dflash_mlx.convert.cached import convert_cached
+from dflash_mlx.convert import convert_cached
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.loading.embedded import embedded_drafter
 from dflash_mlx.loading.loader import load_drafter

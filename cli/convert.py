@@ -132,22 +132,21 @@ def _convert(args: argparse.Namespace) -> Path:
 
 def _export(args: argparse.Namespace) -> Path:
     from ..convert import export_drafter
-    from ..convert.reader import is_mlx_format
-    from ..convert.source import fetch_weights, find_source
-    from ..files import read_json_object
+    from ..convert.source import find_source
     from ..loading.loader import load_drafter
 
     swapped = not Path(args.mlx_path).exists() and (Path(args.hf_path) / "config.json").exists()
     source = None if swapped else find_source(args.mlx_path, args.revision)
-    if source is None or not is_mlx_format(source):
+    if source is None or not source.is_converted:
         raise UserError(
             f"{args.mlx_path} is not a drafter in MLX format. With --export, --mlx-path is the MLX "
             "drafter to read and --hf-path the folder to write."
         )
-    fetch_weights(source)
-    recorded = read_json_object(source.folder / "config.json").get("source")
+    source.fetch_weights()
     drafter = load_drafter(source.folder)
-    return export_drafter(drafter, args.hf_path, dtype=args.dtype, source=recorded)
+    return export_drafter(
+        drafter, args.hf_path, dtype=args.dtype, source=source.config.get("source")
+    )
 
 
 def _check_export(args: argparse.Namespace) -> None:

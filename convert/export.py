@@ -18,11 +18,29 @@ from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
 from ..errors import UserError
 from ..files import check_free, staged
-from .plan import expected_tensors
-from .writer import DTYPES
+from .weights import DTYPES
 
-_CODEBOOKS = ("predecessor_codebook", "successor_codebook")
 _INDEX = "model.safetensors.index.json"
+# The fields that both formats call alike, and those of them in ``dflash_config`` with the values
+# at which they are left out.
+_SAME = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "rms_norm_eps", "vocab_size", "num_target_layers"),
+    *("attention_bias", "max_position_embeddings"),
+)
+_NESTED = {
+    "conv_kernel_size": None,
+    "conv_group_size": None,
+    "selector_rank": None,
+    "selector_top_k": None,
+    "final_logit_softcapping": None,
+    "output_multiplier": 1.0,
+    "input_embedding_scale": 1.0,
+}
+_ROPE = (
+    *("original_max_position_embeddings", "beta_fast", "beta_slow"),
+    *("low_freq_factor", "high_freq_factor"),
+)
 
 
 def export_drafter(
@@ -51,16 +69,15 @@ def export_drafter(
     """
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
+    if "kv_proj" in drafter.layers[0].self_attn:
+        raise ValueError("This drafter's context weights are stacked; export it before that.")
     destination = Path(folder)
     check_free(destination)
     config = zlab_config(drafter.config)
     if dtype is not None:
         # Before dequantizing, so that the numbers are rounded once.
         drafter.set_dtype(DTYPES[dtype])
-    weights = dict(tree_flatten(dequantize_model(drafter).parameters()))
-    if set(weights) != set(expected_tensors(drafter.config)):
-        raise ValueError("This drafter's context weights are stacked; export it before that.")
-    weights = _named(weights)
+    weights = _named(dict(tree_flatten(dequantize_model(drafter).parameters())))
     config["dtype"] = str(drafter.dtype).removeprefix("mlx.core.")
     with staged(destination) as partial:
         _write_weights(partial, weights)
@@ -95,21 +112,7 @@ def zlab_config(config: DrafterConfig) -> dict[str, Any]:
         "rope_parameters": _rope(config),
         "dflash_config": _nested(config),
     }
-    for key in (
-        "hidden_size",
-        "intermediate_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "rms_norm_eps",
-        "vocab_size",
-        "num_target_layers",
-        "attention_bias",
-        "max_position_embeddings",
-    ):
-        if getattr(config, key) is not None:
-            exported[key] = getattr(config, key)
+    exported |= {key: value for key in _SAME if (value := getattr(config, key)) is not None}
     if not second:
         # Readers of v1 checkpoints look for it at the top level alone.
         exported["block_size"] = config.block_size
@@ -121,24 +124,13 @@ def zlab_config(config: DrafterConfig) -> dict[str, Any]:
 
 
 def _nested(config: DrafterConfig) -> dict[str, Any]:
-    nested: dict[str, Any] = {
+    nested = {
         "block_size": config.block_size,
         "mask_token_id": config.mask_token_id,
         "target_layer_ids": list(config.target_layer_ids),
     }
-    optional = {
-        "conv_kernel_size": None,
-        "conv_group_size": None,
-        "selector_rank": None,
-        "selector_top_k": None,
-        "final_logit_softcapping": None,
-        "output_multiplier": 1.0,
-        "input_embedding_scale": 1.0,
-    }
-    for key, off in optional.items():
-        if getattr(config, key) != off:
-            nested[key] = getattr(config, key)
-    return nested
+    given = {key: getattr(config, key) for key in _NESTED}
+    return nested | {key: value for key, value in given.items() if value != _NESTED[key]}
 
 
 def _rope(config: DrafterConfig) -> dict[str, Any]:
@@ -148,21 +140,13 @@ def _rope(config: DrafterConfig) -> dict[str, Any]:
         fields["factor"] = rope.factor
     if rope.rope_type == "yarn":
         fields["attention_factor"] = rope.attention_factor
-    extras = (
-        "original_max_position_embeddings",
-        "beta_fast",
-        "beta_slow",
-        "low_freq_factor",
-        "high_freq_factor",
-    )
-    return fields | {k: getattr(rope, k) for k in extras if getattr(rope, k) is not None}
+    return fields | {key: value for key in _ROPE if (value := getattr(rope, key)) is not None}
 
 
 def _inexpressible(config: DrafterConfig) -> list[str]:
     """What the official package does not read, or reads otherwise, each with its field."""
     causal, sliding = config.causal, config.sliding
-    # What the official package does where its config does not say.
-    by_layer = causal == sliding
+    second = config.conv_kernel_size is not None
     found = {
         "taps of another width than its layers (target_hidden_size)": (
             config.target_hidden_size != config.hidden_size
@@ -180,26 +164,29 @@ def _inexpressible(config: DrafterConfig) -> list[str]:
         "windows counted from the anchor (window_rule)": (
             any(sliding) and config.window_rule == "anchor"
         ),
+        # Where its config does not say, the official package takes sliding layers for causal ones.
         "causal layers other than the sliding ones (causal_layers)": (
-            len(set(causal)) > 1 and not by_layer
+            len(set(causal)) > 1 and causal != sliding
         ),
         # Readers take plain rows for DFlash 2, and for the others what the target embeds.
         f"block embeddings of the kind {config.embed_scale!r} (embed_scale)": (
-            (config.embed_scale == "raw") != (config.conv_kernel_size is not None)
+            (config.embed_scale == "raw") != second
         ),
         "a second draft pass (draft_passes)": config.draft_passes > 1,
         "rotated neighbours (rope.traditional)": config.rope.traditional,
         "convolutions without a selector, or the reverse (conv_kernel_size, selector_rank)": (
-            (config.conv_kernel_size is None) != (config.selector_rank is None)
+            second != (config.selector_rank is not None)
         ),
     }
-    return [feature for feature, has in found.items() if has]
+    return [part for part, has in found.items() if has]
 
 
 def _named(weights: dict[str, mx.array]) -> dict[str, mx.array]:
     """The weights under their published names: codebooks are plain parameters there."""
-    renames = {f"candidate_selector.{n}.weight": f"candidate_selector.{n}" for n in _CODEBOOKS}
-    return {renames.get(name, name): array for name, array in sorted(weights.items())}
+    return {
+        name.removesuffix(".weight") if name.endswith("_codebook.weight") else name: array
+        for name, array in sorted(weights.items())
+    }
 
 
 def _write_weights(folder: Path, weights: dict[str, mx.array]) -> None:

@@ -1,32 +1,27 @@
 """Say what a checkpoint is, what it fits and what it needs, before its weights are downloaded."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
+from huggingface_hub import HfApi
+from huggingface_hub.errors import SafetensorsParsingError
 from mlx_lm.utils import MODEL_REMAPPING
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from ..files import read_json_object
-from ..loading.known_pairs import (
-    KnownPair,
-    known_pairs,
-    pairs_of_config,
-    pairs_of_target,
-    text_config,
-)
-from .additions import Additions
+from ..loading.hub import hub_errors
+from ..loading.known_pairs import known_pairs, pairs_of_config, pairs_of_target, text_config
+from .declared import read_declared
 from .detect import recognize
-from .encodings import logical_tensors
-from .headers import Headers, find_headers, read_tensors
-from .plan import MASK_EMBEDDING, expected_tensors
-from .quantization import read_declared
-from .reader import account, is_mlx_config
-from .safetensors_file import TensorInfo
-from .source import Source, find_license, find_source, weights_folder
-from .weights import Checkpoint, indexed_files
+from .keys import Additions
+from .reader import account
+from .source import MASK_FILE, SUBFOLDER, Source, find_source, is_mlx_config
+from .tensors import MASK_EMBEDDING, model_parameters
+from .weights import TensorInfo, read_header, read_index, read_tensors, weight_files
 
 DRAFTER, MLX_DRAFTER, TARGET, UNKNOWN = "drafter", "drafter in MLX format", "target", "unknown"
 _HALF = 2  # bytes of a 16-bit number
@@ -35,13 +30,16 @@ _TARGET_ENDINGS = ("ForCausalLM", "ForConditionalGeneration")
 _DRAFTER_MARKS = ("dflash", "dspark", "domino", "dfly", "speculator", "eagle", "assistant")
 _DRAFTER_KEYS = {"dflash_config", "speculators_config", "speculative_config", "markov_rank"}
 _RAW_KEYS = (
-    "num_hidden_layers",
-    "hidden_size",
-    "vocab_size",
-    "block_size",
-    "target_layer_ids",
-    "num_target_layers",
+    *("num_hidden_layers", "hidden_size", "vocab_size", "block_size"),
+    *("target_layer_ids", "num_target_layers"),
 )
+
+
+class _File(NamedTuple):
+    """A file of a checkpoint: its path here or in the repository, and its bytes."""
+
+    path: str
+    size: int
 
 
 def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
@@ -61,20 +59,25 @@ def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
         UserError: There is no such checkpoint, or its config.json cannot be read.
     """
     source = find_source(path_or_repo, revision)
-    config = read_json_object(source.folder / "config.json")
-    headers = find_headers(source)
-    found: dict[str, Any] = {
+    kind = kind_of(source.config)
+    files = _hub_files(source) if source.repo else _local_files(source)
+    try:
+        names, problem = weight_files(read_index(source.weights_folder), files), None
+    except UserError as error:
+        names, problem = [name for name in files if name.endswith(".safetensors")], str(error)
+    weights = {"bytes": sum(files[name].size for name in names), "files": len(names)}
+    found = {
         "name": source.name,
         "revision": source.revision,
-        "license": find_license(source),
-        "weights": {"bytes": headers.size, "files": len(headers.files)},
+        "license": source.license,
+        "weights": weights,
+        "kind": kind,
     }
-    kind = kind_of(config)
-    if kind == MLX_DRAFTER:
-        return found | _mlx_drafter(source, config, headers)
     if kind == TARGET:
-        return found | _target(source, config)
-    return found | _drafter(source, config, headers, found["weights"])
+        return found | _target(source)
+    if kind == MLX_DRAFTER:
+        return found | _mlx_drafter(source, weights, problem)
+    return found | _drafter(source, files, weights, problem)
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
@@ -86,60 +89,47 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return UNKNOWN if recognize(config).format == "unknown" else DRAFTER
 
 
-def _mlx_drafter(source: Source, config: Mapping[str, Any], headers: Headers) -> dict[str, Any]:
+def _mlx_drafter(source: Source, weights: dict[str, Any], problem: str | None) -> dict[str, Any]:
+    origin = _object(source.config.get("source"))
+    weights["quantization"] = _mlx_quantization(source.config.get("quantization"))
+    described = {"format": f"MLX, from {origin.get('format', 'an unnamed format')}"}
     try:
-        drafter, problem = DrafterConfig.from_dict(config), _unreadable(source, headers)
+        drafter = DrafterConfig.from_dict(source.config)
     except UserError as error:
-        drafter, problem = None, str(error)
-    quantization = config.get("quantization")
-    origin = _object(config.get("source"))
-    described = {
-        "kind": MLX_DRAFTER,
-        "format": f"MLX, from {origin.get('format', 'an unnamed format')}",
-        "problem": problem,
-        "weights": {"bytes": headers.size, "files": len(headers.files)}
-        | {"quantization": _mlx_quantization(quantization)},
-    }
-    if drafter is None:
-        return described
+        return described | {"problem": str(error)}
     verifier = _object(origin.get("verifier")).get("name_or_path")
-    pairs = [origin.get("repo"), source.repo]
     return described | {
+        "problem": problem,
         "drafter": describe_drafter(drafter),
-        "fits": _fits(drafter, pairs, verifier),
-        "needs": {"disk": headers.size} | _memory(drafter, headers.size),
+        "fits": _fits(drafter, [origin.get("repo"), source.repo], verifier),
+        "needs": {"disk": weights["bytes"]} | _memory(drafter, weights["bytes"]),
     }
 
 
 def _drafter(
-    source: Source, config: Mapping[str, Any], headers: Headers, weights: dict[str, Any]
+    source: Source, files: Mapping[str, _File], weights: dict[str, Any], problem: str | None
 ) -> dict[str, Any]:
     """A checkpoint to be converted; its problem is the first thing that conversion would refuse."""
-    verdict = recognize(config)
-    parsed, problem = verdict.parsed, verdict.problem or _unreadable(source, headers)
-    tensors: dict[str, TensorInfo] = {}
+    verdict = recognize(source.config)
+    parsed, problem, tensors = verdict.parsed, verdict.problem or problem, {}
+    has_mask_file = MASK_FILE in files
     try:
-        declared = read_declared(source.folder, config)
-        weights = weights | {"quantization": " and ".join(sorted(declared.encodings)) or None}
+        declared = read_declared(source.folder, source.config)
+        weights["quantization"] = " and ".join(sorted(declared.encodings)) or None
         if problem is None:
-            tensors = read_tensors(source, headers)
-            checkpoint = Checkpoint((), **logical_tensors(tensors, declared)._asdict())
-            weights["tensors"] = len(tensors)
-            parsed, _ = account(
-                config, checkpoint, Additions(), has_mask_file=headers.has_mask_file
+            tensors = read_tensors(
+                source.weights_folder, files, lambda name: _header(source, files[name])
             )
+            weights["tensors"] = len(tensors)
+            mask_file = Path(MASK_FILE) if has_mask_file else None
+            parsed = account(source.config, declared, tensors, Additions(), mask_file).parsed
     except UserError as error:
         problem = problem or str(error)
-    described = {
-        "kind": UNKNOWN if verdict.format == "unknown" else DRAFTER,
-        "format": verdict.format,
-        "problem": problem,
-        "weights": weights,
-    }
+    described = {"format": verdict.format, "problem": problem}
     if parsed is None:
-        return described | {"drafter": _raw(config)}
+        return described | {"drafter": _raw(source.config)}
     drafter = describe_drafter(parsed.config)
-    if not headers.has_mask_file and MASK_EMBEDDING not in tensors:
+    if not has_mask_file and MASK_EMBEDDING not in tensors:
         # As long as nobody has looked, there may be one.
         drafter["own"] = [table for table in drafter["own"] if table != "mask embedding"]
     size = _HALF * _elements(parsed.config)
@@ -147,26 +137,16 @@ def _drafter(
         "drafter": drafter,
         "fits": _fits(parsed.config, [source.repo], parsed.verifier.get("name_or_path")),
         # The checkpoint and the converted copy.
-        "needs": {"disk": headers.size + size} | _memory(parsed.config, size),
+        "needs": {"disk": weights["bytes"] + size} | _memory(parsed.config, size),
     }
 
 
-def _unreadable(source: Source, headers: Headers) -> str | None:
-    """Why a drafter's weight files cannot be read, before any of them is opened."""
-    if not headers.files:
-        return "It has no weights: no .safetensors file was found."
-    if len(headers.files) > 1 and indexed_files(weights_folder(source)) is None:
-        return f"It has {len(headers.files)} safetensors files but no index."
-    return None
-
-
-def _target(source: Source, config: Mapping[str, Any]) -> dict[str, Any]:
-    text = text_config(config)
-    kind = config.get("model_type")
+def _target(source: Source) -> dict[str, Any]:
+    config = source.config
+    text, kind = text_config(config), config.get("model_type")
     pairs = pairs_of_target(source.repo) if source.repo else pairs_of_config(config)
     keys = ("num_hidden_layers", "hidden_size", "vocab_size")
     return {
-        "kind": TARGET,
         "format": kind,
         "problem": None if _mlx_lm_has(kind) else f"mlx-lm has no model of the type {kind!r}.",
         "target": {key: text.get(key) for key in keys}
@@ -207,9 +187,48 @@ def describe_drafter(config: DrafterConfig) -> dict[str, Any]:
     }
 
 
+def _local_files(source: Source) -> dict[str, _File]:
+    """The files where the drafter's weights are, by name."""
+    files = (path for path in source.weights_folder.iterdir() if path.is_file())
+    return {path.name: _File(str(path), path.stat().st_size) for path in files}
+
+
+def _hub_files(source: Source) -> dict[str, _File]:
+    """The same of a Hub repository, by asking the Hub.
+
+    Raises:
+        UserError: The Hub cannot be reached.
+    """
+    with hub_errors(source.name, source.revision):
+        info = HfApi().model_info(source.repo, revision=source.revision, files_metadata=True)
+    places: dict[str, dict[str, _File]] = defaultdict(dict)
+    for file in info.siblings or []:
+        path = PurePosixPath(file.rfilename)
+        places[str(path.parent)][path.name] = _File(file.rfilename, file.size or 0)
+    beside = places[source.subfolder or "."]
+    return beside if any(name.endswith(".safetensors") for name in beside) else places[SUBFOLDER]
+
+
+def _header(source: Source, file: _File) -> dict[str, TensorInfo]:
+    """The tensors of a weight file, which need not be here."""
+    if source.repo is None:
+        return read_header(Path(file.path))
+    try:
+        with hub_errors(source.name, source.revision):
+            metadata = HfApi().parse_safetensors_file_metadata(
+                source.repo, file.path, revision=source.revision
+            )
+    except SafetensorsParsingError as error:
+        raise UserError(f"The header of {file.path} is not readable.") from error
+    return {
+        tensor: TensorInfo(Path(file.path), info.dtype, tuple(info.shape))
+        for tensor, info in metadata.tensors.items()
+    }
+
+
 def _fits(config: DrafterConfig, repos: list[str | None], verifier: str | None) -> dict[str, Any]:
     """The target by its sizes, and by name as far as anything names one."""
-    pairs: list[KnownPair] = [pair for pair in known_pairs() if pair.drafter in repos]
+    pairs = [pair for pair in known_pairs() if pair.drafter in repos]
     sizes = (config.target_hidden_size, config.num_target_layers, config.vocab_size)
     alike = [p for p in known_pairs() if (p.hidden_size, p.num_layers, p.vocab_size) == sizes]
     named = sorted({target for pair in pairs for target in pair.targets})
@@ -231,9 +250,8 @@ def _memory(config: DrafterConfig, size: int) -> dict[str, int]:
 
 
 def _elements(config: DrafterConfig) -> int:
-    tensors = expected_tensors(config)
-    tensors.pop(MASK_EMBEDDING, None)
-    return sum(math.prod(expected.shape) for expected in tensors.values())
+    tensors = model_parameters(config).items()
+    return sum(math.prod(array.shape) for name, array in tensors if name != MASK_EMBEDDING)
 
 
 def _is_target(config: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Read a checkpoint's config, tensor names and shapes, and refuse what does not fit."""
+"""Read a checkpoint: everything but the values of its weights, and refuse what does not fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,21 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
-from ..drafter.config import MODEL_TYPE, DrafterConfig
+from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from ..files import read_json_object
-from .additions import Additions
+from .declared import UNDECLARED, Declared, read_declared
 from .detect import parse
-from .encodings import plain_names
-from .names import NameMap, map_names
-from .parsed import Parsed
-from .plan import DRAFT_TO_TARGET, MASK_EMBEDDING, expected_tensors
-from .quantization import read_declared
-from .source import MASK_FILE, Source, fetch_weights, weights_folder
+from .encodings import Plain, plain_names, plain_tensors
+from .fields import Parsed
+from .keys import Additions
+from .source import MASK_FILE, MLX, Source
+from .tensors import DRAFT_TO_TARGET, MASK_EMBEDDING, check_tensors
 from .torch_file import read_mask_embedding
-from .vocabulary import absolute_ids, check_whole
-from .weights import Checkpoint, check_tensors, indexed_names, open_checkpoint, stored_tensors
+from .weights import STORED_DTYPES, TensorInfo, read_index, read_tensors
 
 
 @dataclass(frozen=True)
@@ -29,48 +27,44 @@ class RawDrafter:
 
     Attributes:
         parsed: What its config says.
-        checkpoint: Its weight files.
-        names: Which of their tensors are used, under which name, and which are not, and why.
-        mask_embedding: The mask embedding [hidden_size] of ``mask_embedding.pt``, if there is one.
-        draft_to_target: The target ids of a reduced vocabulary, [draft_vocab_size] int32.
-        additions: What the user added to the config.
+        plain: The tensors of its files, as what they stand for.
+        used: The names in the files, by MLX name.
+        dropped: Tensors that are left out, and why, by the name in the files.
+        mask_file: Its ``mask_embedding.pt``, if there is one.
     """
 
     parsed: Parsed
-    checkpoint: Checkpoint
-    names: NameMap
-    mask_embedding: mx.array | None
-    draft_to_target: mx.array | None
-    additions: Additions
+    plain: Plain
+    used: dict[str, str]
+    dropped: dict[str, str]
+    mask_file: Path | None = None
 
     @property
     def config(self) -> DrafterConfig:
         """The drafter."""
         return self.parsed.config
 
-    def load_tensors(self) -> dict[str, mx.array]:
-        """All tensors by MLX name, lazily, but for the two that are attributes."""
-        stored = stored_tensors(self.checkpoint)
-        return {
-            name: stored[in_file]
-            for name, in_file in self.names.used.items()
-            if name != DRAFT_TO_TARGET
-        }
+    @property
+    def dtype(self) -> mx.Dtype:
+        """The dtype that it is converted to if no other is asked for: that of its first MLP."""
+        return STORED_DTYPES[self.plain.tensors[self.used["layers.0.mlp.gate_proj.weight"]].dtype]
 
+    def load(self) -> dict[str, mx.array]:
+        """The weights by MLX name, lazily: a float is read when it is first used.
 
-def is_mlx_format(source: Source) -> bool:
-    """Whether a checkpoint is already converted.
-
-    Raises:
-        UserError: Its config.json cannot be read.
-    """
-    return is_mlx_config(read_json_object(source.folder / "config.json"))
-
-
-def is_mlx_config(config: Mapping[str, Any]) -> bool:
-    """Whether a config is a converted drafter's."""
-    # AngelSpec's checkpoints have the same model_type, but no format_version.
-    return config.get("model_type") == MODEL_TYPE and "format_version" in config
+        Raises:
+            UserError: The map of a reduced vocabulary or the mask embedding is not sound.
+        """
+        stored = self.plain.load()
+        used = self.used.items()
+        weights = {name: stored[in_file] for name, in_file in used if name != DRAFT_TO_TARGET}
+        if self.mask_file is not None:
+            weights[MASK_EMBEDDING] = _mask_embedding(self.mask_file, self.config)
+        maps = {name.rpartition(".")[2]: array for name, array in stored.items()}
+        ids = maps.get(DRAFT_TO_TARGET)
+        if self.parsed.format != MLX:
+            ids = draft_ids(self.config, ids, maps.get("t2d"))
+        return weights if ids is None else weights | {DRAFT_TO_TARGET: ids}
 
 
 def read_raw(source: Source, additions: Additions) -> RawDrafter:
@@ -83,73 +77,124 @@ def read_raw(source: Source, additions: Additions) -> RawDrafter:
     Raises:
         UserError: The format, a feature, a key or a tensor is not what this version runs.
     """
-    raw_config = read_json_object(source.folder / "config.json")
-    declared = read_declared(source.folder, raw_config)
+    declared = read_declared(source.folder, source.config)
     # Whether there is a mask embedding is known only when the weights are here.
-    names = indexed_names(weights_folder(source))
-    names = None if names is None else plain_names(names)
-    parse(raw_config, names, additions, has_mask_file=True)
-    fetch_weights(source)
-    folder = weights_folder(source)
-    checkpoint = open_checkpoint(folder, declared)
-    mask_file = folder / MASK_FILE
-    has_mask_file = mask_file.is_file()
-    parsed, names = account(raw_config, checkpoint, additions, has_mask_file=has_mask_file)
-    mask = _mask_embedding(mask_file, parsed.config) if has_mask_file else None
-    ids = _vocabulary(checkpoint, names, parsed.config)
-    return RawDrafter(parsed, checkpoint, names, mask, ids, additions)
+    index = read_index(source.weights_folder)
+    parse(source.config, plain_names(index) or None, additions, has_mask_file=True)
+    source.fetch_weights()
+    folder = source.weights_folder
+    mask_file = folder / MASK_FILE if (folder / MASK_FILE).is_file() else None
+    raw = account(source.config, declared, read_tensors(folder), additions, mask_file)
+    # For its checks, which read no more than a few rows.
+    raw.load()
+    return raw
+
+
+def read_converted(source: Source) -> RawDrafter:
+    """Read a drafter in MLX format that is not quantized.
+
+    Raises:
+        UserError: Its tensors are not those of its config.
+    """
+    parsed = Parsed(format=MLX, config=DrafterConfig.from_dict(source.config), window="")
+    source.fetch_weights()
+    plain = plain_tensors(read_tensors(source.folder), UNDECLARED)
+    names = {name: name for name in plain.load()}
+    check_tensors(plain.tensors, names, parsed.config)
+    return RawDrafter(parsed, plain, names, {})
 
 
 def account(
-    raw_config: Mapping[str, Any],
-    checkpoint: Checkpoint,
+    config: Mapping[str, Any],
+    declared: Declared,
+    tensors: Mapping[str, TensorInfo],
     additions: Additions,
-    *,
-    has_mask_file: bool,
-) -> tuple[Parsed, NameMap]:
+    mask_file: Path | None,
+) -> RawDrafter:
     """Read a config and account for every tensor, by names, shapes and dtypes alone.
 
     Args:
-        raw_config: The parsed config.json.
-        checkpoint: Its tensors; no value is read.
+        config: The parsed config.json.
+        declared: The encodings that it declares.
+        tensors: The tensors of the files.
         additions: What the user adds to the config.
-        has_mask_file: Whether there is a ``mask_embedding.pt``.
+        mask_file: The ``mask_embedding.pt``, if there is one.
 
     Raises:
         UserError: As :func:`read_raw`.
     """
-    parsed = parse(raw_config, checkpoint.tensors, additions, has_mask_file=has_mask_file)
-    names = map_names(checkpoint.tensors, parsed.renames)
-    expected = expected_tensors(parsed.config)
-    if has_mask_file:
-        if MASK_EMBEDDING in names.used:
+    plain, apart = plain_tensors(tensors, declared), []
+    parsed, (used, dropped) = parse(
+        config, plain.tensors, additions, has_mask_file=mask_file is not None
+    )
+    if mask_file is not None:
+        if MASK_EMBEDDING in used:
             raise UserError(
                 f"The checkpoint has both a tensor {MASK_EMBEDDING} and a file {MASK_FILE}; "
                 "remove one."
             )
-        del expected[MASK_EMBEDDING]
-    names = _without_whole_map(names, parsed.config)
-    check_tensors(checkpoint, names.used, expected, parsed.config)
-    return parsed, names
+        apart = [MASK_EMBEDDING]
+    if parsed.config.draft_vocab_size is None and DRAFT_TO_TARGET in used:
+        dropped[used.pop(DRAFT_TO_TARGET)] = "the drafter has the whole vocabulary"
+    check_tensors(plain.tensors, used, parsed.config, *apart)
+    return RawDrafter(parsed, plain, used, dropped | plain.dropped, mask_file)
 
 
-def _without_whole_map(names: NameMap, config: DrafterConfig) -> NameMap:
-    """A map of the whole vocabulary onto itself is not used; :func:`_vocabulary` checks it."""
-    if config.draft_vocab_size is not None or DRAFT_TO_TARGET not in names.used:
-        return names
-    used = {name: in_file for name, in_file in names.used.items() if name != DRAFT_TO_TARGET}
-    dropped = names.dropped | {names.used[DRAFT_TO_TARGET]: "the drafter has the whole vocabulary"}
-    return NameMap(used, dropped)
+def draft_ids(config: DrafterConfig, d2t: mx.array | None, t2d: mx.array | None) -> mx.array | None:
+    """The target id of each draft token, ``[draft_vocab_size]`` int32, strictly increasing.
 
+    ``d2t`` holds offsets, ``target = draft + d2t[draft]``, or the ids themselves where ``t2d``
+    shows that. Source: https://github.com/vllm-project/speculators, ``DraftVocabMixin``.
 
-def _vocabulary(checkpoint: Checkpoint, names: NameMap, config: DrafterConfig) -> mx.array | None:
-    stored = stored_tensors(checkpoint)
-    maps = {name.rpartition(".")[2]: name for name in (*names.used.values(), *names.dropped)}
-    d2t, t2d = (stored[maps[key]] if key in maps else None for key in (DRAFT_TO_TARGET, "t2d"))
+    Args:
+        config: The drafter.
+        d2t: ``[draft_vocab_size]``, if the checkpoint has it.
+        t2d: ``[vocab_size]``, which target tokens have a draft token, if the checkpoint has it.
+
+    Returns:
+        None if the drafter has the whole vocabulary, of which such maps must say nothing.
+
+    Raises:
+        UserError: The ids are out of order or out of range, or the two maps disagree.
+    """
+    known = None if t2d is None else _known(config, t2d)
     if config.draft_vocab_size is None:
-        check_whole(config, d2t, t2d)
+        if d2t is not None and mx.any(d2t != 0).item():
+            raise UserError(
+                "The checkpoint has a d2t that is not all zeros, but draft_vocab_size is the whole "
+                f"vocabulary ({config.vocab_size}); one of the two is wrong."
+            )
+        if known is not None and len(known) < config.vocab_size:
+            raise UserError(
+                "t2d leaves out target tokens, but draft_vocab_size is the whole vocabulary "
+                f"({config.vocab_size}); one of the two is wrong."
+            )
         return None
-    return absolute_ids(config, d2t, t2d)
+    found = np.array(d2t).astype(np.int64)
+    ids = found + np.arange(len(found))
+    if known is not None and np.array_equal(found, known):
+        ids = found
+    elif known is not None and not np.array_equal(ids, known):
+        raise UserError(
+            f"d2t maps {len(ids)} draft tokens to other target tokens than the {len(known)} "
+            "that t2d marks; the checkpoint is damaged."
+        )
+    if np.any(np.diff(ids) <= 0) or ids[0] < 0 or ids[-1] >= config.vocab_size:
+        raise UserError(
+            f"d2t maps to the target tokens {ids[0]} to {ids[-1]}, which must be increasing and "
+            f"below vocab_size ({config.vocab_size}); it is damaged, or not in the form of offsets."
+        )
+    return mx.array(ids.astype(np.int32))
+
+
+def _known(config: DrafterConfig, t2d: mx.array) -> np.ndarray:
+    """The target tokens that ``t2d`` marks."""
+    if t2d.dtype != mx.bool_ or t2d.shape != (config.vocab_size,):
+        raise UserError(
+            f"t2d is {t2d.dtype} of shape {list(t2d.shape)}; it must be booleans of shape "
+            f"[{config.vocab_size}] (vocab_size)."
+        )
+    return np.flatnonzero(np.array(t2d))
 
 
 def _mask_embedding(path: Path, config: DrafterConfig) -> mx.array:

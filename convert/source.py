@@ -2,18 +2,24 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from ..drafter.config import MODEL_TYPE
 from ..errors import UserError
+from ..files import read_json_object
 from ..loading.hub import fetch
+from .weights import INDEX
 
 MASK_FILE = "mask_embedding.pt"
-# Never *.py: code of a checkpoint is neither fetched nor run.
-_METADATA = ["config.json", "hf_quant_config.json", "README.md"]
-_INDEX = "*.safetensors.index.json"
-_WEIGHTS = ["*.safetensors", MASK_FILE]
+MLX = "MLX"
 # Where a repository that is named after its target keeps the drafter.
 SUBFOLDER = "dflash"
+# Never *.py: code of a checkpoint is neither fetched nor run.
+_METADATA = ("config.json", "hf_quant_config.json", "README.md")
+_SMALL = [INDEX, *(place + name for place in ("", f"{SUBFOLDER}/") for name in _METADATA)]
+_WEIGHTS = ("*.safetensors", MASK_FILE)
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,43 @@ class Source:
     revision: str | None
     subfolder: str = ""
     local_only: bool = False
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The parsed config.json; reading it raises UserError."""
+        return read_json_object(self.folder / "config.json")
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether it is in MLX format already."""
+        return is_mlx_config(self.config)
+
+    @property
+    def weights_folder(self) -> Path:
+        """Where the weights are: beside the config, or in a subfolder ``dflash/``."""
+        below = self.folder / SUBFOLDER
+        beside = any(any(self.folder.glob(pattern)) for pattern in ("*.safetensors", INDEX))
+        return below if below.is_dir() and not beside else self.folder
+
+    @property
+    def license(self) -> str | None:
+        """The licence id in the front matter of the checkpoint's model card, if it has one."""
+        card = self.folder / "README.md"
+        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+        front = re.match(r"---\r?\n(.*?)\r?\n---", text, re.DOTALL)
+        found = front and re.search(r"^license:[ \t]*([\w.+-]+)[ \t]*\r?$", front[1], re.MULTILINE)
+        return found[1] if found else None
+
+    def fetch_weights(self) -> None:
+        """Fetch the weights of a Hub repository at the revision already found.
+
+        Raises:
+            UserError: The download failed.
+        """
+        if self.repo is not None:
+            place = f"{SUBFOLDER}/" if self.subfolder else ""
+            wanted = [*_SMALL, *(place + pattern for pattern in _WEIGHTS)]
+            fetch(self.repo, self.revision, wanted, local_only=self.local_only)
 
 
 def find_source(
@@ -58,8 +101,7 @@ def find_source(
             f"{path_or_repo} is a GGUF file, which this version does not read; give the original "
             "checkpoint, a folder or a Hugging Face id."
         )
-    small = [*_METADATA, _INDEX, *_inside(_METADATA)]
-    root = fetch(path_or_repo, revision, small, local_only=local_only)
+    root = fetch(path_or_repo, revision, _SMALL, local_only=local_only)
     subfolder = SUBFOLDER if (root / SUBFOLDER / "config.json").is_file() else ""
     folder = root / subfolder
     if Path(path_or_repo).expanduser().is_dir():
@@ -68,7 +110,7 @@ def find_source(
         # A snapshot's folder is named after its commit.
         repo = str(path_or_repo)
         source = Source(folder, repo, repo, root.name, subfolder, local_only)
-    if not (source.folder / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         raise UserError(
             f"{source.name} has no config.json, so it is not a drafter checkpoint that this "
             "version reads (a GGUF file is none)."
@@ -76,35 +118,7 @@ def find_source(
     return source
 
 
-def fetch_weights(source: Source) -> None:
-    """Fetch the weights of a Hub repository at the revision already found.
-
-    Raises:
-        UserError: The download failed.
-    """
-    if source.repo is not None:
-        wanted = _inside(_WEIGHTS) if source.subfolder else _WEIGHTS
-        patterns = [*_METADATA, _INDEX, *_inside(_METADATA), *wanted]
-        fetch(source.repo, source.revision, patterns, local_only=source.local_only)
-
-
-def weights_folder(source: Source) -> Path:
-    """Where a checkpoint's weights are: beside its config, or in a subfolder ``dflash/``."""
-    below = source.folder / SUBFOLDER
-    beside = any(any(source.folder.glob(pattern)) for pattern in ("*.safetensors", _INDEX))
-    return below if below.is_dir() and not beside else source.folder
-
-
-def _inside(patterns: list[str]) -> list[str]:
-    return [f"{SUBFOLDER}/{pattern}" for pattern in patterns]
-
-
-def find_license(source: Source) -> str | None:
-    """The licence id in the front matter of the checkpoint's model card, if it has one."""
-    card = source.folder / "README.md"
-    if not card.is_file():
-        return None
-    text = card.read_text(encoding="utf-8", errors="replace")
-    front = re.match(r"---\r?\n(.*?)\r?\n---", text, re.DOTALL)
-    found = front and re.search(r"^license:[ \t]*([\w.+-]+)[ \t]*\r?$", front[1], re.MULTILINE)
-    return found[1] if found else None
+def is_mlx_config(config: dict[str, Any]) -> bool:
+    """Whether a config is a converted drafter's."""
+    # AngelSpec's checkpoints have the same model_type, but no format_version.
+    return config.get("model_type") == MODEL_TYPE and "format_version" in config

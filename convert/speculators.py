@@ -1,59 +1,57 @@
-"""Configs of vLLM's speculators library.
+"""Configs of vLLM's speculators library: its own, and the Open Spec Config that it also writes.
 
-Source: https://github.com/vllm-project/speculators, ``DFlashSpeculatorConfig`` and
-``create_anchor_block_mask_mod``.
+Source: https://github.com/vllm-project/speculators, ``DFlashSpeculatorConfig``,
+``create_anchor_block_mask_mod`` and ``open_spec_config``.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..drafter.checks import check_bool
-from ..drafter.config import SLIDING, DrafterConfig
+from ..drafter.config import SLIDING
 from ..errors import UserError
-from .additions import Additions
-from .attention import parse_layer_types
-from .features import refuse_features
 from .fields import (
     Names,
+    Parsed,
     block_fields,
     body_fields,
-    checked_taps,
-    config_keys,
-    nested_object,
-    own_tables,
+    close_config,
+    open_config,
+    table_fields,
+    zero_based,
 )
-from .keys import Keys
-from .names import COMMON_RENAMES
-from .parsed import Parsed
+from .keys import Additions, nested_object
+from .layers import sliding_layers
 from .zlab import DFLASH2_KEYS
 
 ANCHOR_WINDOW = "every row of a block with anchor a sees context k with a - k <= sliding_window"
 # The library writes a nested config without the values that its Hugging Face class has anyway:
 # those of Qwen3Config and LlamaConfig in transformers.
-_QWEN3 = {
+_LLAMA = {
     "hidden_size": 4096,
-    "intermediate_size": 22016,
+    "intermediate_size": 11008,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "num_key_value_heads": 32,
-    "head_dim": 128,
     "rms_norm_eps": 1e-6,
     "rope_theta": 10000.0,
 }
-_LLAMA = {key: value for key, value in _QWEN3.items() if key != "head_dim"} | {
-    "intermediate_size": 11008
-}
+_QWEN3 = _LLAMA | {"intermediate_size": 22016, "head_dim": 128}
 _NESTED = "transformer_layer_config"
-_INERT = (
-    "speculators_model_type",
-    "speculators_version",
-    "speculators_config",
-    "has_no_defaults_at_init",
-)
+
+_OPEN_SPEC_VERSION = "0.0.0"
+_OPEN_SPEC_NEEDED = {
+    *("method", "speculative_tokens", "target_layer_ids", "target_layer_start_idx"),
+    *("sample_from_anchor", "mask_token_id", "sliding_window_non_causal"),
+}
+_OPEN_SPEC_OPTIONAL = {
+    *("verifier", "draft_vocab_size", "training_framework", "training_framework_version"),
+}
 
 
 def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additions) -> Parsed:
-    """Turn a speculators config.json into the MLX format's configuration.
+    """Read a speculators config.json.
 
     The layers are described in ``transformer_layer_config``, or flat at the top level.
 
@@ -65,15 +63,14 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     Raises:
         UserError: Says what was found and what is needed.
     """
-    keys = config_keys(_flattened(config), _NESTED, additions)
-    refuse_features(keys)
+    layer = nested_object(config, _NESTED) or config
+    keys = open_config(_one_rope(config, layer), additions, _NESTED, _defaults(layer))
     settings = nested_object(config, "speculators_config")
     kind, verifier = speculators_kind(config), _verifier(settings)
     dflash2 = kind == "dflash2"
 
-    fields = block_fields(keys) | body_fields(keys, names, additions, _defaults(config))
-    fields |= own_tables(keys, names, fields["vocab_size"])._asdict()
-    kinds, window = parse_layer_types(keys, fields["num_hidden_layers"])
+    fields = block_fields(keys) | body_fields(keys, names) | table_fields(keys, names)
+    kinds, window = sliding_layers(keys, fields["num_hidden_layers"])
     if window is not None and keys.get("use_sliding_window") is False:
         raise UserError(
             "layer_types has sliding_attention layers but use_sliding_window is false, which "
@@ -81,29 +78,25 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
         )
     non_causal = keys.get("sliding_window_non_causal", default=dflash2)
     check_bool("sliding_window_non_causal", non_causal)
-    causal = () if non_causal else tuple(kind == SLIDING for kind in kinds)
     if dflash2:
         fields |= {key: keys.required(key) for key in DFLASH2_KEYS}
     _check_proposals(kind, settings, fields["block_size"] - 1)
-    taps, width = _taps(keys), keys.get("target_hidden_size", default=fields["hidden_size"])
-    keys.refuse_unread(*_INERT)
+    aux = "aux_hidden_state_layer_ids"
+    fields |= {
+        "target_layer_ids": zero_based(keys.required(aux), aux, 1),
+        "num_target_layers": None,
+        "target_hidden_size": keys.get("target_hidden_size", default=fields["hidden_size"]),
+        "layer_types": kinds,
+        "sliding_window": window,
+        "window_rule": "anchor",
+        "causal_layers": () if non_causal else tuple(kind == SLIDING for kind in kinds),
+        "embed_scale": "raw",
+    }
     return Parsed(
         format="speculators-dflash2" if dflash2 else "speculators",
-        config=DrafterConfig(
-            **fields,
-            target_layer_ids=taps,
-            num_target_layers=None,
-            target_hidden_size=width,
-            has_mask_embedding=names is None or "mask_embedding" in names,
-            layer_types=kinds,
-            sliding_window=window,
-            window_rule="anchor",
-            causal_layers=causal,
-            embed_scale="raw",
-        ),
-        tap_base=1,
+        config=close_config(keys, fields),
         window=ANCHOR_WINDOW,
-        renames=COMMON_RENAMES,
+        tap_base=1,
         verifier=verifier,
     )
 
@@ -119,13 +112,67 @@ def speculators_kind(config: Mapping[str, Any]) -> Any:
     return settings.get("algorithm") if kind is None else kind
 
 
-def _layer(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object that describes the layers: nested, or the config itself."""
-    return nested_object(config, _NESTED) or config
+def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Additions) -> Parsed:
+    """Read an Open Spec Config, version 0.0.0.
+
+    It holds what a speculators config holds, the layers at the top level and the rest in
+    ``speculative_config``. Arguments and errors are those of :func:`parse_speculators`.
+    """
+    settings = _open_spec_settings(config)
+    start, shifted = settings["target_layer_start_idx"], settings["sample_from_anchor"]
+    tokens = settings["speculative_tokens"]
+    if start not in (0, 1):
+        raise UserError(f"target_layer_start_idx is {start!r}; it must be 0 or 1.")
+    ids = zero_based(settings["target_layer_ids"], "target_layer_ids", start)
+    if type(tokens) is not int or tokens < 1 or type(shifted) is not bool:
+        raise UserError(
+            f"speculative_tokens is {tokens!r} and sample_from_anchor {shifted!r} in "
+            "speculative_config; the first must be at least 1 and the second true or false."
+        )
+    metadata = nested_object(config, "speculators_metadata")
+    verifier = {
+        "name_or_path": settings.get("verifier"),
+        "architectures": metadata.get("verifier_architectures"),
+    }
+    own = ("open_spec_config_version", "speculative_config", "speculators_metadata")
+    same = ("draft_vocab_size", "sample_from_anchor", "mask_token_id", "sliding_window_non_causal")
+    native = {key: value for key, value in config.items() if key not in own} | {
+        "speculators_model_type": "dflash",
+        "speculators_config": {"verifier": verifier},
+        "block_size": tokens + (not shifted),
+        "aux_hidden_state_layer_ids": [n + 1 for n in ids],
+    }
+    native |= {key: settings.get(key) for key in same}
+    return replace(parse_speculators(native, names, additions), format="open-spec", tap_base=start)
 
 
-def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    kind = _layer(config).get("model_type")
+def _open_spec_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    version = config.get("open_spec_config_version")
+    if version != _OPEN_SPEC_VERSION:
+        raise UserError(
+            f"open_spec_config_version is {version!r}; this version reads only "
+            f"{_OPEN_SPEC_VERSION!r}."
+        )
+    settings = nested_object(config, "speculative_config")
+    if settings.get("method") != "dflash":
+        raise UserError(
+            f"This is a {settings.get('method')!r} drafter (speculative_config.method), not a "
+            "DFlash one; use another drafter for this target."
+        )
+    if unknown := sorted(settings.keys() - _OPEN_SPEC_NEEDED - _OPEN_SPEC_OPTIONAL):
+        raise UserError(
+            f"speculative_config has {', '.join(unknown)}, which the Open Spec Config "
+            f"{_OPEN_SPEC_VERSION} does not have; remove it."
+        )
+    if missing := sorted(key for key in _OPEN_SPEC_NEEDED if settings.get(key) is None):
+        raise UserError(
+            f"speculative_config lacks {', '.join(missing)}; add what the drafter was trained with."
+        )
+    return settings
+
+
+def _defaults(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    kind = layer.get("model_type")
     # What the library calls its own configs says nothing about the layers.
     if kind in (None, "speculator_model", "qwen3"):
         return _QWEN3
@@ -137,9 +184,8 @@ def _defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-def _flattened(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _one_rope(config: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
     """As the library does it, RoPE by layer type is that of the sliding layers, for all."""
-    layer = _layer(config)
     by_type = layer.get("rope_parameters")
     if not isinstance(by_type, Mapping) or SLIDING not in by_type:
         return config
@@ -176,13 +222,3 @@ def _check_proposals(kind: Any, settings: Mapping[str, Any], proposals: int) -> 
             f"speculative_tokens is {tokens!r} but block_size makes {proposals} proposals; "
             "one of the two is wrong."
         )
-
-
-def _taps(keys: Keys) -> tuple[int, ...]:
-    """The taps, which speculators counts from 1; 0 would be the embeddings."""
-    ids = keys.required("aux_hidden_state_layer_ids")
-    if not isinstance(ids, list) or not ids or any(type(n) is not int for n in ids):
-        raise UserError(
-            f"aux_hidden_state_layer_ids is {ids!r}; it must be a list of layers counted from 1."
-        )
-    return checked_taps([n - 1 for n in ids], "aux_hidden_state_layer_ids")

@@ -1,8 +1,8 @@
-"""Write a checkpoint that has been read as an MLX drafter."""
+"""Write a drafter that has been read as a folder in MLX format."""
 
 import hashlib
-import importlib.metadata
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,142 +12,142 @@ from mlx.utils import tree_unflatten
 from mlx_lm.utils import save_model
 from tqdm import tqdm
 
-from ..errors import UserError
-from .card import model_card
-from .plan import DRAFT_TO_TARGET, MASK_EMBEDDING, is_quantizable
+from .. import __version__
+from ..drafter.config import DrafterConfig
+from ..errors import UserError, counted
 from .reader import RawDrafter
-from .source import MASK_FILE, Source, find_license, weights_folder
-from .weights import check_array, check_values
+from .source import MASK_FILE, Source
+from .tensors import DRAFT_TO_TARGET, is_quantizable
+from .weights import BAR, DTYPES, check_values
 
-DTYPES = {"float16": mx.float16, "bfloat16": mx.bfloat16, "float32": mx.float32}
-STORED_DTYPES = {"F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32}
 _CHUNK = 16 * 1024 * 1024
-# A bar only on a terminal, and only when the work takes noticeable time.
-_BAR = {"delay": 1.0, "disable": None, "leave": False}
+_CARD = """
+# DFlash drafter in MLX format
+
+Converted from {origin} by dflash-mlx. It drafts blocks for the target that it was trained with and
+does not generate text alone.
+
+| | |
+|---|---|
+{table}
+
+## Use
+
+```bash
+dflash-mlx generate --model TARGET --draft-model THIS_FOLDER --prompt "Hello"
+```
+
+```python
+from dflash_mlx import generate, load
+
+model, tokenizer = load("TARGET", draft_model="THIS_FOLDER")
+print(generate(model, tokenizer, "Hello", max_tokens=100))
+```
+"""
 
 
 def write_drafter(
+    folder: Path,
     source: Source,
     raw: RawDrafter,
-    folder: Path,
     quantization: dict[str, int] | None = None,
     dtype: str | None = None,
 ) -> None:
-    """Check the values of a checkpoint's weights and write them as an MLX drafter.
+    """Check the values of a drafter's weights and write it, quantized if asked to.
 
     Args:
-        source: Where the checkpoint comes from, which is recorded.
-        raw: The checkpoint.
         folder: An empty folder.
+        source: Where it comes from, which is recorded; if it is in MLX format already, what is
+            recorded there and its model card stay.
+        raw: The drafter.
         quantization: ``bits`` and ``group_size``, or None.
-        dtype: A key of ``DTYPES``, or None for the dtype of the checkpoint's first MLP. All
-            tensors get the same, because a single wider one would widen every activation after it.
+        dtype: A key of ``DTYPES``, or None for the dtype of the drafter's first MLP. All floats
+            get the same, because a single wider one would widen every activation after it.
 
     Raises:
         UserError: A tensor holds NaN, infinity or nothing but zeros, or the disk is full.
     """
-    target_dtype = stored_dtype(raw) if dtype is None else DTYPES[dtype]
-    config = raw.config.to_dict() | {"source": _provenance(source, raw)}
-    check_all_values(_by_stored_name(raw), target_dtype)
-    if raw.mask_embedding is not None:
-        check_array(MASK_FILE, raw.mask_embedding, target_dtype)
-    weights = {name: x.astype(target_dtype) for name, x in raw.load_tensors().items()}
-    if raw.mask_embedding is not None:
-        weights[MASK_EMBEDDING] = raw.mask_embedding.astype(target_dtype)
-    if raw.draft_to_target is not None:
-        weights[DRAFT_TO_TARGET] = raw.draft_to_target
-    card = model_card(raw.config, config["source"], quantization)
-    save_drafter(folder, config, weights, quantization, card)
-
-
-def save_drafter(
-    folder: Path,
-    config: dict[str, Any],
-    weights: dict[str, mx.array],
-    quantization: dict[str, int] | None,
-    card: str,
-) -> None:
-    """Write a drafter's folder, quantizing its weights if asked to.
-
-    Args:
-        folder: An empty folder.
-        config: What config.json holds but for the quantization.
-        weights: By name, not quantized; emptied, or else what a shard has read would live until
-            the end.
-        quantization: ``bits`` and ``group_size``, or None.
-        card: README.md.
-
-    Raises:
-        UserError: The disk is full.
-    """
+    if source.is_converted:
+        config, file = source.config, source.folder / "README.md"
+        card = file.read_text(encoding="utf-8") if file.is_file() else ""
+        card = card.replace(_weights_row(None), _weights_row(quantization))
+    else:
+        config = raw.config.to_dict() | {"source": _provenance(source, raw)}
+        card = _model_card(raw.config, config["source"], quantization)
     if quantization is not None:
         # Hugging Face's model tree reads the second spelling.
-        described = quantization | {"mode": "affine"}
-        config = config | {"quantization": described, "quantization_config": described}
-    module = _as_module(weights if quantization is None else _quantized(weights, **quantization))
+        affine = quantization | {"mode": "affine"}
+        config = config | {"quantization": affine, "quantization_config": affine}
+    _write_weights(folder, raw, quantization, raw.dtype if dtype is None else DTYPES[dtype])
+    (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _write_weights(
+    folder: Path, raw: RawDrafter, quantization: dict[str, int] | None, dtype: mx.Dtype
+) -> None:
+    # Read once to be checked, one tensor at a time, and once to be written.
+    unchecked = {
+        raw.used.get(name, MASK_FILE): array
+        for name, array in raw.load().items()
+        if name != DRAFT_TO_TARGET
+    }
+    check_values(unchecked, dtype)
+    weights = {
+        name: array if name == DRAFT_TO_TARGET else array.astype(dtype)
+        for name, array in raw.load().items()
+    }
+    if quantization is not None:
+        weights = _quantized(weights, **quantization)
+    module = nn.Module()
+    for key, value in tree_unflatten(list(weights.items())).items():
+        module[key] = value
+    # Or else what a shard has read would live until the end.
     weights.clear()
     try:
         save_model(folder, module, donate_model=True)
     except RuntimeError as error:
         raise UserError(f"The weights cannot be written ({error}); is the disk full?") from error
-    (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(card, encoding="utf-8")
 
 
 def _quantized(weights: dict[str, mx.array], bits: int, group_size: int) -> dict[str, mx.array]:
     """What ``nn.quantize`` makes of the linear layers and tables, lazily."""
     result = {}
     for name, array in weights.items():
-        module, _, leaf = name.rpartition(".")
-        if leaf != "weight" or array.ndim != 2 or not is_quantizable(module):
+        if not is_quantizable(name, array.shape):
             result[name] = array
             continue
-        packed, scales, biases = mx.quantize(array, group_size, bits)
-        parts = {"weight": packed, "scales": scales, "biases": biases}
-        result |= {f"{module}.{part}": value for part, value in parts.items()}
+        parts = mx.quantize(array, group_size, bits)
+        leaves = ("weight", "scales", "biases")
+        module = name.removesuffix("weight")
+        result |= {module + leaf: part for leaf, part in zip(leaves, parts, strict=True)}
     return result
-
-
-def _as_module(weights: dict[str, mx.array]) -> nn.Module:
-    """The weights as the parameters that mlx-lm's ``save_model`` writes in shards."""
-    module = nn.Module()
-    for key, value in tree_unflatten(list(weights.items())).items():
-        module[key] = value
-    return module
-
-
-def stored_dtype(raw: RawDrafter) -> mx.Dtype:
-    """The dtype that a checkpoint is converted to if no other is asked for."""
-    name = raw.names.used["layers.0.mlp.gate_proj.weight"]
-    return STORED_DTYPES[raw.checkpoint.tensors[name].dtype]
 
 
 def _provenance(source: Source, raw: RawDrafter) -> dict[str, Any]:
     """What config.json records about the origin; a local folder only by name, not by path."""
-    files = list(raw.checkpoint.files)
-    if raw.mask_embedding is not None:
-        files.append(weights_folder(source) / MASK_FILE)
+    parsed, encoded = raw.parsed, raw.plain.encoded
     origin = {"path": source.name} if source.repo is None else {"repo": source.repo}
     return origin | {
         "revision": source.revision,
-        "sha256": _hashes(files),
-        "format": raw.parsed.format,
-        "tap_base": raw.parsed.tap_base,
-        "window_rule": raw.parsed.window if any(raw.config.sliding) else None,
-        "verifier": raw.parsed.verifier or None,
-        "added": raw.additions.given,
-        "dropped": raw.names.dropped | raw.checkpoint.dropped,
-        "encodings": sorted({weight.encoding for weight in raw.checkpoint.encoded.values()}),
-        "license": find_license(source),
-        "converter": f"dflash-mlx {importlib.metadata.version('dflash-mlx')}",
+        "sha256": _hashes([*raw.plain.files, *([raw.mask_file] if raw.mask_file else [])]),
+        "format": parsed.format,
+        "tap_base": parsed.tap_base,
+        "window_rule": parsed.window if any(raw.config.sliding) else None,
+        "verifier": parsed.verifier or None,
+        "added": parsed.added,
+        "dropped": raw.dropped,
+        "encodings": sorted({weight.encoding for weight in encoded.values()}),
+        "license": source.license,
+        "converter": f"dflash-mlx {__version__}",
     }
 
 
-def _hashes(files: list[Path]) -> dict[str, str]:
-    total = sum(file.stat().st_size for file in files)
+def _hashes(files: Iterable[Path]) -> dict[str, str]:
+    sizes = {file: file.stat().st_size for file in files}
     hashes = {}
-    with tqdm(total=total, desc="Hashing", unit="B", unit_scale=True, **_BAR) as bar:
-        for path in files:
+    with tqdm(total=sum(sizes.values()), desc="Hashing", unit="B", unit_scale=True, **BAR) as bar:
+        for path in sizes:
             digest = hashlib.sha256()
             with path.open("rb") as file:
                 while chunk := file.read(_CHUNK):
@@ -157,16 +157,62 @@ def _hashes(files: list[Path]) -> dict[str, str]:
     return hashes
 
 
-def _by_stored_name(raw: RawDrafter) -> dict[str, mx.array]:
-    return {raw.names.used[name]: array for name, array in raw.load_tensors().items()}
+def _model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict | None) -> str:
+    """README.md of a converted drafter: Hugging Face front matter, facts, and how to use it."""
+    front = ["---", "library_name: mlx", "pipeline_tag: text-generation"]
+    if "repo" in source:
+        front.append(f"base_model: {source['repo']}")
+    if source["license"]:
+        front.append(f"license: {source['license']}")
+    front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
+    origin = source.get("repo") or source["path"]
+    revision = f" at revision {source['revision']}" if source["revision"] else ""
+    rows = {
+        "target": (source["verifier"] or {}).get("name_or_path"),
+        "source format": source["format"],
+        "layers": _layers(config),
+        "hidden size": config.hidden_size,
+        "block size (anchor included)": config.block_size,
+        "taps (0-based target layers)": _taps(config),
+        "mask token": config.mask_token_id,
+        "brings its own": _own_tables(config),
+        "candidates of the selector": config.selector_top_k,
+    }
+    lines = [f"| {key} | {value} |" for key, value in rows.items() if value not in (None, "")]
+    table = "\n".join([*lines, _weights_row(quantization)])
+    body = _CARD.format(origin=origin + revision, table=table)
+    return "\n".join(front) + "\n" + body
 
 
-def check_all_values(tensors: dict[str, mx.array], dtype: mx.Dtype) -> None:
-    """Check every tensor as :func:`check_values` does, with a bar where it takes long.
+def _weights_row(quantization: dict[str, int] | None) -> str:
+    """The row of a card's table that says how the weights are stored."""
+    if quantization is None:
+        return "| weights | not quantized |"
+    return f"| weights | {quantization['bits']}-bit, group size {quantization['group_size']} |"
 
-    Raises:
-        UserError: Names the first unsound tensor.
-    """
-    with tqdm(total=len(tensors), desc="Checking", unit="tensor", **_BAR) as bar:
-        for _ in check_values(tensors, dtype):
-            bar.update()
+
+def _layers(config: DrafterConfig) -> str:
+    """Such as "6, of which 5 sliding over 4096 rows and 5 causal"."""
+    parts = []
+    if any(config.sliding):
+        parts.append(f"{sum(config.sliding)} sliding over {counted(config.sliding_window, 'row')}")
+    if any(config.causal):
+        parts.append(f"{sum(config.causal)} causal")
+    return f"{config.num_hidden_layers}{', of which ' if parts else ''}{' and '.join(parts)}"
+
+
+def _taps(config: DrafterConfig) -> str:
+    if not config.target_layer_ids:
+        return "none: the target's last hidden state"
+    depth = f" of {config.num_target_layers}" if config.num_target_layers else ""
+    return ", ".join(map(str, config.target_layer_ids)) + depth
+
+
+def _own_tables(config: DrafterConfig) -> str:
+    rows = config.draft_vocab_size or config.vocab_size
+    tables = {
+        "embedding table": config.has_embed_tokens,
+        f"head of {rows} tokens": config.has_lm_head,
+        "mask embedding": config.has_mask_embedding,
+    }
+    return ", ".join(name for name, has_it in tables.items() if has_it)

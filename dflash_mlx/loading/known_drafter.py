@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from ..convert.cached import convert_cached
+from ..convert import convert_cached
 from ..errors import UserError
 from ..files import read_json_object
 from .embedded import embedded_drafter, is_embedded_target

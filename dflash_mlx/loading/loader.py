@@ -13,7 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model, load_adapters, load_model, load_tokenizer
 from safetensors import SafetensorError
 
-from ..convert.cached import convert_cached
+from ..convert import convert_cached
 from ..drafter.bound import BoundDrafter
 from ..drafter.config import MODEL_TYPE, DrafterConfig
 from ..drafter.model import Drafter

@@ -5,8 +5,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from ..convert.source import find_source, weights_folder
-from ..convert.weights import indexed_files
+from ..convert.source import find_source
+from ..convert.weights import read_index
 from ..errors import UserError, counted
 from ..files import read_json_object
 from ..kernels.metal import on_metal
@@ -80,8 +80,8 @@ def needed_by(what: str, model: Given) -> tuple[int, int | None]:
     if what == "drafter":
         # A target's repository may keep its drafter in a subfolder.
         source = find_source(folder, None)
-        folder, stored = source.folder, weights_folder(source)
-    missing = sorted(n for n in indexed_files(stored) or () if not (stored / n).is_file())
+        folder, stored = source.folder, source.weights_folder
+    missing = sorted(n for n in read_index(stored).values() if not (stored / n).is_file())
     if missing:
         raise UserError(f"{model.name} is not complete on this machine; it lacks {missing[0]}.")
     files = list(stored.glob("*.safetensors"))

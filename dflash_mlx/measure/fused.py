@@ -8,15 +8,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from ..convert.additions import Additions
-from ..convert.headers import find_headers, read_tensors
-from ..convert.reader import is_mlx_format, read_raw
+from ..convert.keys import Additions
+from ..convert.reader import read_raw
 from ..convert.source import find_source
-from ..convert.writer import STORED_DTYPES, stored_dtype
+from ..convert.weights import STORED_DTYPES, read_tensors
 from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
 from ..errors import UserError
-from ..files import read_json_object
 from .finding import Finding
 from .given_pair import Given
 
@@ -57,11 +55,11 @@ def _stored(folder: Path) -> tuple[DrafterConfig, mx.Dtype, dict[str, Any] | Non
         UserError: this version does not run it, or weights are missing.
     """
     source = find_source(folder, None)
-    if not is_mlx_format(source):
+    if not source.is_converted:
         raw = read_raw(source, Additions())
-        return raw.config, stored_dtype(raw), None
-    config = read_json_object(source.folder / "config.json")
-    norm = read_tensors(source, find_headers(source)).get("hidden_norm.weight")
+        return raw.config, raw.dtype, None
+    config = source.config
+    norm = read_tensors(source.folder).get("hidden_norm.weight")
     if norm is None or norm.dtype not in STORED_DTYPES:
         raise UserError(f"{folder} holds no weights of hidden_norm in 16 or 32 bits.")
     return DrafterConfig.from_dict(config), STORED_DTYPES[norm.dtype], config.get("quantization")

@@ -6,9 +6,9 @@ from pathlib import Path
 from shlex import quote
 from types import SimpleNamespace
 
-from ..convert.additions import Additions
 from ..convert.inspection import DRAFTER, MLX_DRAFTER, TARGET, kind_of
-from ..convert.reader import is_mlx_format, read_raw
+from ..convert.keys import Additions
+from ..convert.reader import read_raw
 from ..convert.source import find_source
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
@@ -65,8 +65,8 @@ def drafter_config(folder: Path) -> DrafterConfig:
         UserError: this version does not run it.
     """
     source = find_source(folder, None)
-    if is_mlx_format(source):
-        return DrafterConfig.from_dict(read_json_object(source.folder / "config.json"))
+    if source.is_converted:
+        return DrafterConfig.from_dict(source.config)
     return read_raw(source, Additions()).config
 
 

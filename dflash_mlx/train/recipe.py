@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..convert.writer import DTYPES
+from ..convert.weights import DTYPES
 from ..engine.sampling import Sampling
 from ..errors import UserError, at_least_one
 from .losses import LOSSES, WEIGHTINGS, Objective, default_gamma

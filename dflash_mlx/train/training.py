@@ -12,8 +12,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import dequantize_model, maybe_set_recommended_wired_limit
 
-from ..convert.cached import convert_cached
-from ..convert.writer import DTYPES
+from ..convert import convert_cached
+from ..convert.weights import DTYPES
 from ..drafter.model import Drafter
 from ..errors import UserError, counted
 from ..files import check_free

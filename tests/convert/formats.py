@@ -6,9 +6,9 @@ from typing import Any
 import mlx.core as mx
 from tiny_checkpoint import parsed_config, tiny_config
 
-from dflash_mlx.convert.additions import Additions
 from dflash_mlx.convert.detect import parse
-from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.keys import Additions
+from dflash_mlx.convert.tensors import model_parameters
 from dflash_mlx.drafter.config import DrafterConfig
 
 LAYER = {
@@ -201,7 +201,7 @@ def random_tensors(config: DrafterConfig, dtype: mx.Dtype = mx.bfloat16) -> dict
     mx.random.seed(11)
     tensors = {
         name: mx.random.normal(expected.shape).astype(dtype)
-        for name, expected in expected_tensors(config).items()
+        for name, expected in model_parameters(config).items()
     }
     if config.draft_vocab_size is not None:
         chosen = mx.random.permutation(config.vocab_size)[: config.draft_vocab_size]
@@ -231,9 +231,9 @@ def drafter_of(format_name: str, *, own_tables: bool = False) -> DrafterConfig:
     config = CONFIGS[format_name]()
     if not own_tables:
         return parsed_config(config)
-    names = set(expected_tensors(parsed_config(config)))
+    names = set(model_parameters(parsed_config(config)))
     tables = {"embed_tokens.weight", "lm_head.weight"}
-    return parse(config, names | tables, Additions()).config
+    return parse(config, names | tables, Additions())[0].config
 
 
 def _without_nones(values: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from raw_tensors import (
 )
 from tiny_checkpoint import parsed_config, tiny_config
 
-from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.tensors import model_parameters
 
 # The parts of one weight by their last name, and its values.
 Weight = tuple[dict[str, Raw], np.ndarray]
@@ -133,7 +133,7 @@ def make_tensors(encoding: str, quantize_fc: bool) -> tuple[dict[str, Raw], dict
     random, make = np.random.RandomState(3), ENCODINGS[encoding][0]
     tensors: dict[str, Raw] = {}
     values: dict[str, np.ndarray] = {}
-    for name, expected in expected_tensors(parsed_config(tiny_config())).items():
+    for name, expected in model_parameters(parsed_config(tiny_config())).items():
         if len(expected.shape) == 1 or (name == "fc.weight" and not quantize_fc):
             plain = bf16(random.standard_normal(expected.shape))
             tensors[name] = plain

@@ -88,7 +88,7 @@ def test_use_swa_overrules_layer_types() -> None:
         ({"layer_types": [SLIDING, FULL], "sliding_window": True}, "sliding_window is True"),
         ({"layer_types": [SLIDING]}, r"layer_types is \['sliding_attention'\]"),
         ({"layer_types": SLIDING}, "layer_types is"),
-        ({"layer_types": [FULL, "chunked_attention"]}, "layers of type chunked_attention"),
+        ({"layer_types": [FULL, "chunked_attention"]}, "chunked_attention"),
         ({"layer_types": None, "sliding_window": 32}, "32 without layer_types"),
         ({"layer_types": None, "use_sliding_window": True}, "without layer_types"),
     ],

@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint, write_torch_file
 
-import dflash_mlx.convert.cached as cached
+import dflash_mlx.convert.conversion as conversion
 from dflash_mlx.convert import convert, convert_cached
 from dflash_mlx.errors import UserError
 
@@ -52,15 +52,15 @@ def test_converted_again_when_the_checkpoint_changes(tmp_path: Path, cache: Path
 def test_two_at_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other process finishes while this one is about to: theirs stays, ours goes."""
     source = write_checkpoint(tmp_path / "source")
-    original = cached.convert_source
+    original = conversion.read_raw
 
-    def theirs_first(*args: object, **options: object) -> None:
-        monkeypatch.setattr(cached, "convert_source", original)
+    def theirs_first(*args: object) -> object:
+        monkeypatch.setattr(conversion, "read_raw", original)
         theirs = convert_cached(source)
         (theirs / "theirs").touch()
-        original(*args, **options)
+        return original(*args)
 
-    monkeypatch.setattr(cached, "convert_source", theirs_first)
+    monkeypatch.setattr(conversion, "read_raw", theirs_first)
     folder = convert_cached(source)
     assert (folder / "theirs").exists()
     assert list(cache.iterdir()) == [folder]

@@ -160,6 +160,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str
         return str(cache)
 
     monkeypatch.setattr("dflash_mlx.loading.hub.snapshot_download", snapshot_download)
+    monkeypatch.setattr("dflash_mlx.loading.hub._reachable", lambda name, revision: True)
     return remote, fetched
 
 

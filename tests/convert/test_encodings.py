@@ -13,9 +13,10 @@ from raw_tensors import Raw, bf16
 from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
 
 from dflash_mlx.convert import convert
-from dflash_mlx.convert.quantization import declared_quantization
+from dflash_mlx.convert.declared import read_declared
 from dflash_mlx.errors import UserError
 
+NOWHERE = Path("nowhere")
 GATE = "layers.0.mlp.gate_proj"
 
 
@@ -278,7 +279,7 @@ def test_any_value_of_any_key_is_read_or_refused(declaration: dict[str, Any]) ->
     for path in places(declaration):
         for value in ODD_VALUES:
             try:
-                found = declared_quantization(with_value(declaration, path, value))
+                found = read_declared(NOWHERE, with_value(declaration, path, value))
             except UserError as error:
                 assert len(str(error).splitlines()) == 1
             else:
@@ -288,9 +289,9 @@ def test_any_value_of_any_key_is_read_or_refused(declaration: dict[str, Any]) ->
 def test_several_encodings_in_one_checkpoint() -> None:
     layers = {"a": {"quant_algo": "NVFP4"}, "b": {"quant_algo": "FP8"}, "c": {}}
     mixed = modelopt("MIXED_PRECISION") | {"quantized_layers": layers}
-    declared = declared_quantization({"quantization_config": mixed})
+    declared = read_declared(NOWHERE, {"quantization_config": mixed})
     assert declared.encodings == {"NVFP4", "FP8"}
     both = compressed(type="float", num_bits=8, strategy="channel")
     both["config_groups"]["group_1"] = {"weights": {"type": "int", "num_bits": 4}}
     both["config_groups"]["group_2"] = {"weights": None}
-    assert declared_quantization({"quantization_config": both}).encodings == {"FP8", "INT4"}
+    assert read_declared(NOWHERE, {"quantization_config": both}).encodings == {"FP8", "INT4"}

@@ -10,7 +10,7 @@ from formats import CONFIGS, drafter_of
 from tiny_checkpoint import tiny_config, tiny_weights, write_checkpoint
 
 from dflash_mlx.convert import convert
-from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.tensors import model_parameters
 from dflash_mlx.drafter.config import FORMAT_VERSION, MODEL_TYPE, DrafterConfig
 from dflash_mlx.drafter.rope_config import RopeConfig
 
@@ -71,7 +71,7 @@ def test_every_tensor() -> None:
     drafters = [drafter_of(name, own_tables=name == "z-lab") for name in CONFIGS]
     drafters.append(dataclasses.replace(drafters[0], attention_bias=True, has_mask_embedding=True))
     for drafter in drafters:
-        found |= {re.sub(r"layers\.\d+\.", "layers.i.", name) for name in expected_tensors(drafter)}
+        found |= {re.sub(r"layers\.\d+\.", "layers.i.", name) for name in model_parameters(drafter)}
     assert patterns() == found
 
 

@@ -259,6 +259,7 @@ class Hub:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     hub = Hub(tmp_path / "remote", tmp_path / "snapshots" / COMMIT)
     monkeypatch.setattr("dflash_mlx.loading.hub.snapshot_download", hub.snapshot_download)
+    monkeypatch.setattr("dflash_mlx.loading.hub._reachable", lambda name, revision: True)
     for name in ("model_info", "parse_safetensors_file_metadata"):
         method = getattr(hub, name)
         monkeypatch.setattr(HfApi, name, lambda self, *a, _m=method, **k: _m(*a, **k))

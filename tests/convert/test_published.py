@@ -5,10 +5,9 @@ import re
 import pytest
 from published import COMPLETED, NAMES, PLANS, REFUSED, RUNS, Runs, add, completed, plan, published
 
-from dflash_mlx.convert.detect import recognize
-from dflash_mlx.convert.names import map_names
-from dflash_mlx.convert.parsed import Parsed
-from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.detect import find_format, recognize
+from dflash_mlx.convert.fields import Parsed
+from dflash_mlx.convert.tensors import map_names, model_parameters
 from dflash_mlx.drafter.rope_config import RopeConfig
 
 
@@ -54,8 +53,8 @@ def test_plan(name: str) -> None:
         # Its mask embedding comes in a file of its own.
         shapes["mask_embedding"] = (4096,)
     read = parsed(name, list(shapes))
-    used, dropped = map_names(shapes, read.renames)
-    expected = expected_tensors(read.config)
+    used, dropped = map_names(shapes, find_format(completed(name)))
+    expected = model_parameters(read.config)
     assert {key: shapes[in_file] for key, in_file in used.items()} == {
         key: tensor.shape for key, tensor in expected.items() if key in used
     }

@@ -8,13 +8,11 @@ import mlx.core as mx
 import pytest
 from formats import CONFIGS, as_source, drafter_of, random_tensors
 from published import PLANS, RUNS, completed, plan
-from tiny_checkpoint import write_checkpoint, write_torch_file
+from tiny_checkpoint import parsed_config, write_checkpoint, write_torch_file
 
 from dflash_mlx.convert import convert
-from dflash_mlx.convert.additions import Additions
 from dflash_mlx.convert.detect import parse
-from dflash_mlx.convert.names import map_names
-from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.keys import Additions
 from dflash_mlx.drafter.config import DrafterConfig
 
 OWN_TABLES = ("z-lab", "speculators, whole vocabulary")
@@ -98,19 +96,16 @@ def test_every_published_drafter(tmp_path: Path, name: str) -> None:
     raw = scaled_down(completed(name))
     outside = name == "z-lab__Alpamayo-1.5-10B-DFlash"
     names = list(plan(name)) if name in PLANS else None
-    parsed = parse(raw, names, Additions(), has_mask_file=outside)
+    parsed, (used, _) = parse(raw, names, Additions(), has_mask_file=outside)
     drafter = parsed.config
     if names is None:
         # No list of tensors is known, but the config says which there are.
-        drafter = parse(
-            raw, set(expected_tensors(drafter)) - {"mask_embedding"}, Additions()
-        ).config
+        drafter = parsed_config(raw)
     tensors = random_tensors(drafter)
     stored = dict(tensors)
     if outside:
         del stored["mask_embedding"]
     if names is not None:
-        used = map_names(names, parsed.renames).used
         assert set(used) == set(stored)
         stored = {used[key]: array for key, array in stored.items()}
     if "d2t" in stored:

@@ -189,7 +189,7 @@ HUGGING_FACE = {
         ({"speculative_tokens": 7.5}, "speculative_tokens is 7.5"),
         ({"target_layer_ids": [-1, 2]}, "embeddings"),
         ({"target_layer_ids": 3}, "must be a list"),
-        ({"target_layer_start_idx": 2}, "target_layer_start_idx 2"),
+        ({"target_layer_start_idx": 2}, "target_layer_start_idx is 2"),
         ({"sample_from_anchor": "false"}, "sample_from_anchor 'false'"),
         ({"sample_from_anchor": None}, "lacks sample_from_anchor"),
         ({"mask_token_id": None}, "lacks mask_token_id"),

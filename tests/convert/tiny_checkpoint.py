@@ -9,17 +9,18 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.convert.additions import Additions
 from dflash_mlx.convert.detect import parse
-from dflash_mlx.convert.plan import expected_tensors
+from dflash_mlx.convert.keys import Additions
+from dflash_mlx.convert.tensors import model_parameters
 from dflash_mlx.drafter.config import DrafterConfig
 
 
 def parsed_config(config: dict[str, Any], **additions: Any) -> DrafterConfig:
     """The drafter that a raw config.json without a mask embedding describes."""
-    names = expected_tensors(parse(config, None, Additions(**additions)).config)
-    present = set(names) - {"mask_embedding"}
-    return parse(config, present, Additions(**additions)).config
+    first, _ = parse(config, None, Additions(**additions))
+    present = set(model_parameters(first.config)) - {"mask_embedding"}
+    parsed, _ = parse(config, present, Additions(**additions))
+    return parsed.config
 
 
 def tiny_config(**changes: Any) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def tiny_weights(config: dict[str, Any], dtype: mx.Dtype = mx.bfloat16) -> dict[
     mx.random.seed(7)
     return {
         name: mx.random.normal(expected.shape).astype(dtype)
-        for name, expected in expected_tensors(parsed_config(config)).items()
+        for name, expected in model_parameters(parsed_config(config)).items()
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dflash_mlx.cache.context import ContextBuffer
-from dflash_mlx.convert.convert import convert
+from dflash_mlx.convert import convert
 from dflash_mlx.drafter.bound import BoundDrafter
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.loading.loader import load_drafter

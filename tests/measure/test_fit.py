@@ -96,7 +96,9 @@ def test_model_that_is_not_here_is_said(models):
 def test_model_that_is_here_in_part(models):
     folder = models["target"].folder
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2"}}))
+    index.write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}})
+    )
     found = fit.check_fit(models, 10)
     assert found.status == "advice" and "lacks model-2" in found.text
     index.write_text("{}")

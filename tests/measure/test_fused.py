@@ -87,4 +87,4 @@ def test_a_drafter_that_lacks_weights(tmp_path):
     save_drafter(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     found = check(tmp_path)
-    assert found.status == "advice" and "no weights" in found.text
+    assert found.status == "advice" and "model.safetensors" in found.text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.training import spread, sums_of
 
-from dflash_mlx.convert.convert import convert
+from dflash_mlx.convert import convert
 from dflash_mlx.loading.loader import load_drafter
 from dflash_mlx.train.blocks import Blocks, Sequence, make_blocks
 from dflash_mlx.train.learner import Encoding, Learner
