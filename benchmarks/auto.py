@@ -26,7 +26,7 @@ from common import ScriptedDrafter, machine, prompts
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 import dflash_mlx
-from dflash_mlx.cli.tune import TuningProgress, describe
+from dflash_mlx.cli.tune import describe, tuning_progress
 
 FLOOR = 0.97
 ACCEPTANCES = (0.0, 0.5, 0.8, 1.0)
@@ -181,7 +181,7 @@ def main() -> int:
     args = parser.parse_args()
     pair, tokenizer = dflash_mlx.load()
     print(f"{machine()}; {args.max_tokens} tokens, median of {args.repeats} [min, max]\n")
-    print(describe(dflash_mlx.tune(pair, TuningProgress(), again=True)) + "\n")
+    print(describe(dflash_mlx.tune(pair, tuning_progress(), again=True)) + "\n")
     slow = over_prompts(pair, tokenizer, args)
     if args.plain_twice:
         return 0

@@ -10,9 +10,7 @@ from pathlib import Path
 import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..engine.sampling import ACCEPTANCE, Sampling
-from ..errors import UserError, counted
-from ..generation.request import at_least_one
+from ..errors import UserError, at_least_one, counted
 from ..loading.loader import load
 from ..loading.pair import Pair
 from ..measure.alternation import Plan, measure_all, warm_up
@@ -24,13 +22,14 @@ from ..measure.prompts import Prompt, pad, prompt_tokens
 from ..measure.report import Report, report_files
 from ..measure.run import Case
 from ..measure.tables import markdown_report, text_report
-from .options import (
+from .arguments import (
     add_model_options,
+    add_options,
     add_prompt_options,
     block_sizes,
     chosen_prompts,
     comma_list,
-    json_object,
+    generation_options,
     load_pair,
 )
 from .progress import Progress
@@ -91,14 +90,7 @@ def _add_arm_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--num-draft-tokens", type=int, default=2, help="tokens it drafts (default: 2)"
     )
-    group.add_argument("--temp", type=float, default=0.0, help="temperature (default: 0, greedy)")
-    group.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
-    group.add_argument(
-        "--acceptance",
-        choices=ACCEPTANCE,
-        default="coupled",
-        help="rule for drafts when sampling (default: coupled)",
-    )
+    add_options(group, ("temp", "seed", "acceptance"), seed=0)
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
@@ -149,10 +141,9 @@ def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
 
 def _check_before_loading(args: argparse.Namespace) -> None:
     """A wrong value should not wait for a model to load."""
-    _sampling(args)
+    generation_options(args)
     at_least_one("repeats", args.repeats)
     at_least_one("num_draft_tokens", args.num_draft_tokens)
-    json_object("--chat-template-config", args.chat_template_config)
     _contexts(args.context)
     if args.block_sizes is not None:
         block_sizes(args.block_sizes)
@@ -162,10 +153,6 @@ def _check_before_loading(args: argparse.Namespace) -> None:
         raise UserError(f"--seed {args.seed} is for sampling; give a --temp above 0.")
     if args.acceptance != "coupled" and not args.temp:
         raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
-
-
-def _sampling(args: argparse.Namespace) -> Sampling:
-    return Sampling(args.temp, seed=args.seed, acceptance=args.acceptance)
 
 
 def _contexts(text: str) -> list[int]:
@@ -184,8 +171,7 @@ def _cases(
 ) -> tuple[list[Case], list[str]]:
     """Every prompt at every length, and a sentence on those that are too long for one."""
     progress.announce("preparing prompts")
-    options = json_object("--chat-template-config", args.chat_template_config)
-    tokenize = partial(prompt_tokens, tokenizer, options=options)
+    tokenize = partial(prompt_tokens, tokenizer, options=args.chat_template_config)
     longest, cases, notes = pair.context_length, [], []
     for context in _contexts(args.context):
         for prompt in prompts:
@@ -210,7 +196,7 @@ def _cases(
 def _arms(
     args: argparse.Namespace, pair: Pair, tokenizer: TokenizerWrapper
 ) -> tuple[list[Arm], list[str]]:
-    sampling = _sampling(args)
+    sampling = generation_options(args)
     if pair.drafter is None:
         if args.block_sizes is not None:
             raise UserError("--block-sizes needs a drafter; name one with --draft-model.")
@@ -256,7 +242,7 @@ def _report(args: argparse.Namespace, plan: Plan, notes: list[str]) -> Report:
     if args.model is not None and args.draft_model is None:
         models["drafter"] = None
     settings = {
-        "choice": in_words(_sampling(args)),
+        "choice": in_words(generation_options(args)),
         "max_tokens": args.max_tokens,
         "repeats": args.repeats,
         "prompts": len({case.prompt for case in plan.cases}),

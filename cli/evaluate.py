@@ -5,15 +5,19 @@ import dataclasses
 import json
 import sys
 
-import mlx.core as mx
-
-from ..engine.sampling import Sampling
 from ..errors import UserError, counted
 from ..measure.arms import our_arms
 from ..measure.prompts import prompt_tokens
 from ..measure.run import Case, Run, measure
 from ..measure.score import Score, by_kind
-from .options import add_model_options, add_prompt_options, chosen_prompts, json_object, load_pair
+from .arguments import (
+    add_model_options,
+    add_options,
+    add_prompt_options,
+    chosen_prompts,
+    generation_options,
+    load_pair,
+)
 from .progress import Progress
 
 
@@ -31,10 +35,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add_model_options(parser)
     add_prompt_options(parser, limit=-1, max_tokens=256)
     group = parser.add_argument_group("rounds")
-    group.add_argument("--block-size", type=int, help="rows a round (default: the drafter's)")
-    group.add_argument("--temp", type=float, default=0.0, help="(default: 0, greedy)")
-    group.add_argument("--top-p", type=float, default=0.0, help="nucleus mass (default: all)")
-    group.add_argument("--seed", type=int, help="of the sampling (default: a random one)")
+    group.add_argument(
+        "--block-size", type=int, help="positions a round verifies (default: the drafter's)"
+    )
+    add_options(group, ("temp", "top_p", "seed"))
     group.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -48,12 +52,10 @@ def run(args: argparse.Namespace) -> int:
         UserError: an option is wrong, or the pair or the prompts cannot be read.
     """
     prompts = chosen_prompts(args)
-    template = json_object("--chat-template-config", args.chat_template_config)
-    seed = int(mx.random.randint(0, 2**31 - 1).item()) if args.seed is None else args.seed
-    sampling = Sampling(args.temp, args.top_p, seed=seed)
+    sampling = generation_options(args)
     if not args.temp and (args.top_p or args.seed is not None):
         name = "top_p" if args.top_p else "seed"
-        raise UserError(f"{name} has no effect on greedy text; give --temp as well.")
+        raise UserError(f"`{name}` has no effect on greedy text; give `temp` as well.")
     runs: list[Run] = []
     interrupted = False
     try:
@@ -64,11 +66,14 @@ def run(args: argparse.Namespace) -> int:
         size = largest if args.block_size is None else args.block_size
         if not 1 <= size <= largest:
             raise UserError(
-                f"block_size must be between 1 and {largest}, which this drafter was trained for, "
-                f"not {size}."
+                f"`block_size` must be between 1 and {largest}, which this drafter was trained "
+                f"for, not {size}."
             )
         with Progress("text") as progress:
-            cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, template)) for p in prompts]
+            cases = [
+                Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, args.chat_template_config))
+                for p in prompts
+            ]
             _, arm = our_arms(pair, tokenizer, sampling, [size])
             progress.announce("generating")
             progress.expect(len(cases))

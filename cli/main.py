@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -10,9 +11,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import takewhile
+from typing import NoReturn
 
 from .. import __version__
-from ..errors import UserError, brief
+from ..errors import UserError, brief, did_you_mean
 
 COMMANDS = {
     "generate": "generate text from a prompt",
@@ -29,9 +32,38 @@ COMMANDS = {
 """The modules of this package that are commands. One is imported when it is chosen."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows a mistake in a line, below a line of usage."""
+
+    arguments = "COMMAND [options]"
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"usage: {self.prog} {self.arguments}\nerror: {message}\n")
+
+
+class _CommandParser(_Parser):
+    """Of one command; what it does not know is its own mistake, and is told before all others."""
+
+    arguments = "[options]"
+
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        # argparse takes a word with a space in it for a value, and none behind -- for a flag.
+        for word in takewhile(lambda word: word != "--", args or ()):
+            flag = word.partition("=")[0] if word.startswith("--") and " " not in word else ""
+            if not any(known.startswith(flag) for known in flags):
+                self.error(f"{self.prog} has no option {flag}{did_you_mean(flag, flags)}")
+        namespace, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"{self.prog} does not know what to do with {' '.join(rest)}.")
+        return namespace, rest
+
+
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser with all commands, of which only the chosen one has its options."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dflash-mlx",
         description="DFlash speculative decoding on MLX: the target's own text, in fewer passes.",
     )
@@ -40,7 +72,9 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     )
     debug = {"action": "store_true", "help": "on an error, print where it came from as well"}
     parser.add_argument("--debug", **debug)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_CommandParser
+    )
     for name, summary in COMMANDS.items():
         if name == chosen:
             with _quitting_on_interrupt():
@@ -69,12 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in argv
     try:
         chosen = next((word for word in argv if not word.startswith("-")), None)
-        args = build_parser(chosen).parse_args(argv)
+        parser = build_parser(chosen)
+        if chosen is not None and chosen not in COMMANDS:
+            parser.error(f"there is no command {chosen}{did_you_mean(chosen, COMMANDS)}")
+        args = parser.parse_args(argv)
         code = args.run(args)
         sys.stdout.flush()
         return code
     except UserError as error:
-        return _failed(str(error), 2, debug)
+        return _failed(_with_flags(str(error)), 2, debug)
     except BrokenPipeError:
         # Whoever read the output has seen enough; nothing may be left to write to them at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -100,6 +137,11 @@ def _failed(sentence: str, code: int, debug: bool) -> int:
         traceback.print_exc()
     print(f"error: {sentence}", file=sys.stderr)
     return code
+
+
+def _with_flags(message: str) -> str:
+    """The message with flags where it has Python's keywords in backquotes."""
+    return re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", message)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """One line on the terminal that says what is going on; nothing where nobody watches."""
 
 import threading
+from functools import partial
 from types import TracebackType
 
 from tqdm import tqdm
@@ -55,3 +56,37 @@ class Progress:
     ) -> None:
         self._closed.set()
         self._bar.close()
+
+
+class Steps:
+    """A bar on standard error for what tells how much is done and how much there is in all.
+
+    Args:
+        text: what is going on.
+        unit: what is counted.
+        shown: whether there is a bar at all.
+        more_than: how much there must be for a bar.
+        patience: seconds without a bar.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        unit: str = "it",
+        shown: bool = True,
+        more_than: int = 0,
+        patience: float = 0.0,
+    ):
+        self._more_than = more_than
+        self._make = partial(
+            tqdm, desc=text, unit=unit, disable=not shown, delay=patience, leave=False
+        )
+        self._bar: tqdm | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is None and total > self._more_than:
+            self._bar = self._make(total=total)
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+            if done == total:
+                self._bar.close()

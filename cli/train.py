@@ -5,13 +5,13 @@ import sys
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ..errors import UserError
 from ..train.recipe import Recipe
 from ..train.training import train
 from ..train.world import PeerStopped
-from .options import json_object
+from .arguments import json_object
 
 _DESCRIPTION = """\
 Train a DFlash drafter for a target. Prompts come from --data, or the target invents them
@@ -45,6 +45,8 @@ def _flag(option: Field, hint: object) -> dict[str, Any]:
         return more | {"action": argparse.BooleanOptionalAction}
     # What is none of these is read when all is there.
     kind = kinds[0] if kinds[0] in (int, float, Path) else str
+    if get_origin(kinds[0]) is dict:
+        kind = json_object
     return more | {"type": kind, "required": option.default is MISSING}
 
 
@@ -59,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """
     given = {option.name: getattr(args, option.name) for option in fields(Recipe)}
     given["taps"] = _taps(args.taps)
-    text = "{}" if args.template_options is None else args.template_options
-    given["template_options"] = json_object("--chat-template-config", text)
+    given["template_options"] = args.template_options or {}
     try:
         train(Recipe(**given), lambda line: print(line, flush=True))
     except PeerStopped as error:

@@ -2,18 +2,22 @@
 
 import argparse
 
-from tqdm import tqdm
-
 from ..engine.block_size import FIRST_ACCEPTANCE, BlockController
 from ..engine.costs import GREEDY, CostTable
 from ..generation.auto_size import tune
-from .options import add_model_options, load_pair
+from .arguments import add_model_options, load_pair
+from .progress import Steps
 
 # Seconds of silence.
 PATIENCE = 2.0
 PARTS = ("round", "draft", "verify", "rest")
 # Of a column of the table, in characters: two contexts fit a terminal's 80.
 WIDTH = 9
+
+
+def tuning_progress(shown: bool = True) -> Steps:
+    """A bar, once measuring takes longer than a moment."""
+    return Steps("Measuring what rounds cost on this machine", shown=shown, patience=PATIENCE)
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -37,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         UserError: a model cannot be loaded, or there is no drafter.
     """
     model, _ = load_pair(args)
-    table = tune(model, TuningProgress(), again=True)
+    table = tune(model, tuning_progress(), again=True)
     print(describe(table))
     # Where it cannot be stored, there is a warning.
     if model.cost_file.path.is_file():
@@ -79,25 +83,3 @@ def _starts(table: CostTable) -> list[str]:
             f"A text of {context} tokens starts with {what} (acceptance {acceptance:.2f}, {known})."
         )
     return lines
-
-
-class TuningProgress:
-    """A bar, once measuring takes longer than a moment.
-
-    Args:
-        shown: whether there is a bar at all.
-    """
-
-    def __init__(self, shown: bool = True):
-        self._shown = shown
-        self._bar: tqdm | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._bar is None:
-            text = "Measuring what rounds cost on this machine"
-            self._bar = tqdm(
-                total=total, desc=text, delay=PATIENCE, leave=False, disable=not self._shown
-            )
-        self._bar.update(done - self._bar.n)
-        if done == total:
-            self._bar.close()

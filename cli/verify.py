@@ -2,18 +2,18 @@
 
 import argparse
 
-from ..engine.sampling import Sampling
 from ..errors import UserError
 from ..measure.arms import usable_block_sizes
 from ..measure.lossless import Check, check_texts, lossless_report, number_of_checks
 from ..measure.prompts import prompt_tokens
 from ..measure.run import Case
-from .options import (
+from .arguments import (
     add_model_options,
+    add_options,
     add_prompt_options,
     block_sizes,
     chosen_prompts,
-    json_object,
+    generation_options,
     load_pair,
 )
 from .progress import Progress
@@ -37,10 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     group.add_argument(
         "--block-sizes", metavar="N,…", help="as in 2,8,auto (default: the drafter's own, and auto)"
     )
-    group.add_argument(
-        "--temp", type=float, default=0.8, help="temperature of the sampling (default: 0.8)"
-    )
-    group.add_argument("--seed", type=int, default=1, help="seed of the sampling (default: 1)")
+    add_options(group, ("temp", "seed"), temp=0.8, seed=1)
     group.add_argument("--strict", action="store_true", help="exit with 1 at a near-tie as well")
 
 
@@ -55,9 +52,8 @@ def run(args: argparse.Namespace) -> int:
         UserError: an option is wrong, or a model cannot be loaded.
     """
     prompts = chosen_prompts(args)
-    options = json_object("--chat-template-config", args.chat_template_config)
     sizes = None if args.block_sizes is None else block_sizes(args.block_sizes)
-    sampling = Sampling(args.temp, seed=args.seed)
+    sampling = generation_options(args)
     if not args.temp:
         raise UserError("--temp is that of the sampling; greedy text is verified in any case.")
     checks: list[Check] = []
@@ -70,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
             )
         largest = pair.drafter.block_size
         sizes, notes = usable_block_sizes(sizes or [largest, "auto"], largest)
-        cases = [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, options)) for p in prompts]
+        cases = [
+            Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, args.chat_template_config))
+            for p in prompts
+        ]
         with Progress("text") as progress:
             progress.expect(number_of_checks(len(cases), sizes))
             for check in check_texts(

@@ -1,21 +1,36 @@
 """The exception that means "what you asked for cannot be done, and here is why"; its wording."""
 
 import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UserError(ValueError):
     """A mistake that the user can mend: a wrong id, a bad file, an option that does not fit.
 
-    The message is one or two sentences: what was found, what was needed, and what to do.
-    The command line prints it and exits with code 2; in Python it is a ``ValueError``.
+    The message is one or two sentences: what was found, what was needed, and what to do. It has
+    options as Python's keywords in backquotes, which the command line shows as flags. There it is
+    printed, and the exit code is 2; in Python it is a ``ValueError``.
     """
 
 
 def at_least_one(name: str, value: int) -> int:
-    """The value, checked to be a whole number above 0."""
-    if not (isinstance(value, int) and value > 0):
-        raise UserError(f"{name} must be a whole number from 1 up, not {value}.")
+    """The value of an option, checked to be a whole number above 0."""
+    return whole_number(name, value, 1)
+
+
+def whole_number(name: str, value: int, least: int) -> int:
+    """The value of an option, checked to be a whole number from ``least`` up."""
+    if not (isinstance(value, int) and value >= least):
+        raise UserError(f"`{name}` must be a whole number from {least} up, not {value}.")
     return value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence on a word that is not ``known``: the nearest one that is."""
+    known = list(known)
+    near = get_close_matches(word, known, n=1) or [x for x in known if word.startswith(x)]
+    return f"; did you mean {near[0]}?" if near else "."
 
 
 def counted(number: int | str, thing: str, things: str | None = None) -> str:

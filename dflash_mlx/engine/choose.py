@@ -81,7 +81,7 @@ class Chooser:
         A selector's candidates are drawn as a vocabulary is, filters and all: what the target's
         filters will refuse is not worth proposing, and ``q`` is whatever was drawn from.
         """
-        if self.penalties:
+        if self.penalties.penalizes:
             # Which drafts precede a row is not known before they are drawn, all at once.
             proposal = proposal.penalized(
                 lambda logits: self.penalties.apply(
@@ -120,7 +120,7 @@ class Chooser:
 
     def _processed(self, logits: mx.array, drafts: mx.array, state: State) -> mx.array:
         n = logits.shape[1]
-        if self.penalties:
+        if self.penalties.penalizes:
             last = state.offset[:, None] + mx.arange(n)
             logits = self.penalties.apply(logits.astype(mx.float32), state.history, last)
         if not self.processors:

@@ -10,9 +10,9 @@ import mlx.core as mx
 TARGET, DRAFT, ACCEPT = range(3)
 
 
-def row_seeds(seed: int, batch: int) -> mx.array:
-    """One uint32 seed a batch row and purpose, ``[B, 3]``, from one integer seed."""
-    base = mx.random.split(mx.random.key(seed))[0, 0]
+def row_seeds(seed: int | None, batch: int) -> mx.array:
+    """One uint32 seed a batch row and purpose, ``[B, 3]``, from one seed; None stands for 0."""
+    base = mx.random.split(mx.random.key(seed or 0))[0, 0]
     index = mx.arange(batch * 3, dtype=mx.uint32)
     keys = mx.stack([mx.broadcast_to(base, index.shape), index], axis=-1)
     return mx.vmap(lambda key: mx.random.split(key)[0, 0])(keys).reshape(batch, 3)

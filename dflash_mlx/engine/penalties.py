@@ -5,55 +5,54 @@ a block sees exactly the committed tokens and the drafts before it, without wait
 """
 
 import math
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import mlx.core as mx
 
-from ..errors import UserError
+from ..errors import UserError, at_least_one
 from .history import History
+from .option import check_number, option
 
 
 @dataclass(frozen=True)
 class Penalties:
     """Settings with mlx-lm's names; None or 0 turns a penalty off.
 
+    Attributes:
+        logit_bias: numbers by token ids, which may also be their digits, as in JSON.
+
     Raises:
         UserError: a value is out of its range.
     """
 
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    repetition_penalty: float | None = None
-    repetition_context_size: int = 20
-    presence_penalty: float | None = None
-    presence_context_size: int = 20
-    frequency_penalty: float | None = None
-    frequency_context_size: int = 20
+    logit_bias: Mapping[int, float] | None = option(
+        None, "JSON object from token id to a number to add"
+    )
+    repetition_penalty: float | None = option(None, "repetition penalty")
+    repetition_context_size: int = option(20, "tokens to look back")
+    presence_penalty: float | None = option(None, "presence penalty")
+    presence_context_size: int = option(20, "tokens to look back")
+    frequency_penalty: float | None = option(None, "frequency penalty")
+    frequency_context_size: int = option(20, "tokens to look back")
 
     def __post_init__(self) -> None:
-        # A bias of -inf bans a token; anything else that is not finite would spoil all of them.
-        if bad := [x for x in self.logit_bias.values() if not x < math.inf]:
-            raise UserError(f"logit_bias must be numbers, or -inf, not {bad[0]}.")
-        if self.repetition_penalty is not None and self.repetition_penalty < 0:
-            raise UserError(
-                f"repetition_penalty must be a number from 0 up, not {self.repetition_penalty}."
-            )
+        object.__setattr__(self, "logit_bias", _numbers_by_token(self.logit_bias or {}))
+        check_number("repetition_penalty", self.repetition_penalty or 0, 0)
+        check_number("presence_penalty", self.presence_penalty or 0)
+        check_number("frequency_penalty", self.frequency_penalty or 0)
         for name in ("repetition", "presence", "frequency"):
-            penalty = getattr(self, f"{name}_penalty")
-            if not math.isfinite(penalty or 0):
-                raise UserError(f"{name}_penalty must be a finite number, not {penalty}.")
-            size = getattr(self, f"{name}_context_size")
-            if not (isinstance(size, int) and size > 0):
-                raise UserError(
-                    f"{name}_context_size must be a whole number from 1 up, not {size}."
-                )
+            at_least_one(f"{name}_context_size", getattr(self, f"{name}_context_size"))
 
     @property
     def look_back(self) -> bool:
         """Whether any penalty needs the history."""
         return bool(self.repetition_penalty or self.presence_penalty or self.frequency_penalty)
 
-    def __bool__(self) -> bool:
+    @property
+    def penalizes(self) -> bool:
+        """Whether there is anything to apply."""
         return bool(self.logit_bias) or self.look_back
 
     def apply(self, logits: mx.array, history: History | None, last: mx.array) -> mx.array:
@@ -81,6 +80,20 @@ class Penalties:
             tokens, there = history.window(last, self.frequency_context_size)
             logits = _add(logits, tokens, -self.frequency_penalty * there)
         return logits
+
+
+def _numbers_by_token(bias: Mapping[int | str, float]) -> dict[int, float]:
+    try:
+        numbers = {
+            int(token) if isinstance(token, str) else operator.index(token): float(number)
+            for token, number in bias.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"`logit_bias` must map token ids to numbers, not {bias!r}.") from error
+    # A bias of -inf bans a token; anything else that is not finite would spoil all of them.
+    if bad := [x for x in numbers.values() if not x < math.inf]:
+        raise UserError(f"`logit_bias` must be numbers, or -inf, not {bad[0]}.")
+    return numbers
 
 
 def _add(logits: mx.array, tokens: mx.array, amounts: mx.array) -> mx.array:

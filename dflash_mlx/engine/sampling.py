@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from ..errors import UserError
+from ..errors import UserError, whole_number
+from .option import check_callable, check_number, option
 
 ACCEPTANCE = ("coupled", "rejection")
 
@@ -16,11 +17,8 @@ class Sampling:
     """Sampling settings, with mlx-lm's names and meanings.
 
     Attributes:
-        temp: temperature; 0 is greedy.
-        top_p: nucleus mass; 0 or 1 keeps everything.
-        top_k: how many tokens to keep; 0 keeps everything.
-        min_p: least probability relative to the most likely token's; 0 keeps everything.
-        seed: of the position-keyed noise.
+        temp, top_p, top_k, min_p: see their help.
+        seed: of the position-keyed noise; None stands for 0.
         acceptance: ``"coupled"`` (the text is that of plain sampling with the same seed) or
             ``"rejection"`` (accepts more; equal in distribution only).
         sampler: a callable from log-probabilities ``[1, vocab]`` to tokens ``[1]``, as mlx-lm's
@@ -30,34 +28,42 @@ class Sampling:
         UserError: a value is out of its range.
     """
 
-    temp: float = 0.0
-    top_p: float = 0.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    acceptance: str = "coupled"
+    temp: float = option(0.0, "temperature; 0 is greedy")
+    top_p: float = option(0.0, "nucleus mass; 0 keeps all")
+    top_k: int = option(0, "tokens to keep; 0 keeps all")
+    min_p: float = option(0.0, "least probability relative to the best token")
+    seed: int | None = option(None, "seed of the sampling", unset="a random one")
+    acceptance: str = option(
+        "coupled",
+        "coupled: the text equals plain sampling with the same seed; rejection: accepts more, "
+        "equal in distribution",
+        choices=ACCEPTANCE,
+    )
     sampler: Callable[[mx.array], mx.array] | None = None
 
     def __post_init__(self) -> None:
-        if self.temp != 0 and not 1e-30 <= self.temp <= 1e30:
-            # Beyond, a score times the reciprocal is not a float32 number.
-            raise UserError(f"temp must be 0 or between 1e-30 and 1e30, not {self.temp}.")
-        for name in ("top_p", "min_p"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}.")
-        if not (isinstance(self.top_k, int) and self.top_k >= 0):
-            raise UserError(f"top_k must be a whole number from 0 up, not {self.top_k}.")
-        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**64):
-            raise UserError(f"seed must be a whole number from 0 to 2**64 - 1, not {self.seed}.")
+        # Beyond, a score times the reciprocal is not a float32 number.
+        if self.temp != 0:
+            check_number("temp", self.temp, 1e-30, 1e30)
+        check_number("top_p", self.top_p, 0, 1)
+        check_number("min_p", self.min_p, 0, 1)
+        whole_number("top_k", self.top_k, 0)
+        if self.seed is not None and whole_number("seed", self.seed, 0) >= 2**64:
+            raise UserError(f"`seed` must be below 2**64, not {self.seed}.")
         if self.acceptance not in ACCEPTANCE:
             raise UserError(
-                f"acceptance must be one of {', '.join(ACCEPTANCE)}, not {self.acceptance!r}."
+                f"`acceptance` must be one of {', '.join(ACCEPTANCE)}, not {self.acceptance!r}."
             )
-        if self.sampler is not None and (self.temp or self.top_p or self.top_k or self.min_p):
-            raise UserError("Give either a sampler or temp, top_p, top_k and min_p, not both.")
-        if self.sampler is not None and self.acceptance == "rejection":
+        check_callable("sampler", self.sampler)
+        if self.sampler is None:
+            return
+        if self.temp or self.top_p or self.top_k or self.min_p:
+            raise UserError("Give either a `sampler` or `temp`, `top_p`, `top_k` and `min_p`.")
+        if self.seed is not None:
+            raise UserError("A `sampler` draws from mx.random; use mx.random.seed, not `seed`.")
+        if self.acceptance == "rejection":
             raise UserError(
-                "A sampler does not tell its distribution, which acceptance 'rejection' needs."
+                "A `sampler` does not tell its distribution, which `acceptance` 'rejection' needs."
             )
 
     @property

@@ -67,3 +67,24 @@ class RoundTimer:
             self._waited = waited
         self._read, self._held = now, 0.0
         return news, seconds
+
+
+class Clock:
+    """Times the prompt and the rounds apart."""
+
+    def __init__(self, prompt_tokens: int):
+        self._prompt_tokens = prompt_tokens
+        self._begun = time.perf_counter()
+        self._decoding = self._begun
+        self.tokens = 0
+
+    def start_decoding(self) -> None:
+        self._decoding = time.perf_counter()
+
+    @property
+    def prompt_tps(self) -> float:
+        return self._prompt_tokens / max(self._decoding - self._begun, 1e-9)
+
+    @property
+    def generation_tps(self) -> float:
+        return self.tokens / max(time.perf_counter() - self._decoding, 1e-9)

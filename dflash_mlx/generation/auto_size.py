@@ -8,11 +8,12 @@ import mlx.core as mx
 from mlx_lm.generate import wired_limit
 
 from ..engine.block_size import BlockController, BlockSizes
+from ..engine.cache_options import largest_block
 from ..engine.calibration import calibrate
 from ..engine.costs import GREEDY, CostFile, CostTable, cost_key
+from ..engine.request import AUTO, Request, RoundOptions
 from ..errors import UserError
 from ..loading.pair import Pair
-from .request import AUTO, Request, most_rows
 
 
 def tune(
@@ -36,7 +37,7 @@ def tune(
         raise UserError("No drafter is loaded, so there is no block size to tune.")
     if model.costs is not None and not again:
         return model.costs
-    largest = most_rows(model, model.target.make_cache())
+    largest = largest_block(model, model.target.make_cache())
     file = CostFile(cost_key(model.model, model.drafter.fingerprint, largest))
     table = None if again else file.read()
     if table is None:
@@ -50,18 +51,19 @@ def tune(
 
 def sizes_for(model: Pair, request: Request) -> BlockSizes:
     """The block sizes that ``request`` asks for; measures first if nobody has."""
-    if request.block_size != AUTO:
-        return BlockSizes(request.block_size)
-    if request.max_tokens <= 1:
+    options = request.options
+    if options.block_size != AUTO:
+        return BlockSizes(options.block_size)
+    if request.room <= 1:
         # A single token is the bonus of a round of any size.
         return BlockSizes(1)
     table, largest = tune(model), request.largest_block
-    users = request.processors or request.sampling.sampler is not None
-    if users or request.quantization is not None or request.max_kv_size is not None:
+    users = options.logits_processors or options.sampler is not None
+    if users or request.quantization is not None or request.rotating_size is not None:
         # What rounds with a user's function, or on other caches than the target's own, take says
         # nothing of other texts.
         return BlockController(copy.deepcopy(table), largest)
-    return BlockController(table, largest, _choice(request), partial(_remember, model, table))
+    return BlockController(table, largest, _choice(options), partial(_remember, model, table))
 
 
 def _remember(model: Pair, table: CostTable) -> None:
@@ -70,19 +72,18 @@ def _remember(model: Pair, table: CostTable) -> None:
         model.costs = model.cost_file.update(table)
 
 
-def _choice(request: Request) -> str:
+def _choice(options: RoundOptions) -> str:
     """What there is to compute when tokens are chosen, as one name."""
-    sampling, penalties = request.sampling, request.penalties
     parts = {
-        "temp": not sampling.greedy,
-        "top_p": not sampling.greedy and 0 < sampling.top_p < 1,
-        "top_k": not sampling.greedy and sampling.top_k > 0,
-        "min_p": not sampling.greedy and sampling.min_p > 0,
-        "rejection": not sampling.greedy and sampling.acceptance == "rejection",
-        "bias": bool(penalties.logit_bias),
-        "repetition": bool(penalties.repetition_penalty),
-        "presence": bool(penalties.presence_penalty),
-        "frequency": bool(penalties.frequency_penalty),
-        "logprobs": request.logprobs,
+        "temp": not options.greedy,
+        "top_p": not options.greedy and 0 < options.top_p < 1,
+        "top_k": not options.greedy and options.top_k > 0,
+        "min_p": not options.greedy and options.min_p > 0,
+        "rejection": not options.greedy and options.acceptance == "rejection",
+        "bias": bool(options.logit_bias),
+        "repetition": bool(options.repetition_penalty),
+        "presence": bool(options.presence_penalty),
+        "frequency": bool(options.frequency_penalty),
+        "logprobs": options.logprobs,
     }
     return "+".join(name for name, present in parts.items() if present) or GREEDY

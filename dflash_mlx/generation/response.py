@@ -1,6 +1,5 @@
-"""What a generation yields, and how it is timed and reported."""
+"""What a generation yields, and how it is reported."""
 
-import time
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -26,7 +25,7 @@ class GenerationResponse:
         peak_memory: in GB.
         finish_reason: ``"stop"`` or ``"length"`` on the last response, else None.
         accepted: accepted drafts of the token's round.
-        block_size: rows the token's round verified, anchor included.
+        block_size: positions that the token's round verified, anchor included.
         tau: mean tokens a round so far, bonus included; a last round that is cut counts whole.
         statistics: counts over all rounds so far.
     """
@@ -45,27 +44,6 @@ class GenerationResponse:
     block_size: int
     tau: float
     statistics: Statistics
-
-
-class Clock:
-    """Times the prompt and the rounds apart."""
-
-    def __init__(self, prompt_tokens: int):
-        self._prompt_tokens = prompt_tokens
-        self._begun = time.perf_counter()
-        self._decoding = self._begun
-        self.tokens = 0
-
-    def start_decoding(self) -> None:
-        self._decoding = time.perf_counter()
-
-    @property
-    def prompt_tps(self) -> float:
-        return self._prompt_tokens / max(self._decoding - self._begun, 1e-9)
-
-    @property
-    def generation_tps(self) -> float:
-        return self.tokens / max(time.perf_counter() - self._decoding, 1e-9)
 
 
 def report(response: GenerationResponse) -> str:

@@ -1,18 +1,22 @@
 """The host loop: tokens from the rounds, detokenized, until something stops them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import mlx.core as mx
 from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..engine.session import EmittedToken, emit_tokens
-from ..engine.statistics import Statistics
+from ..cache.adopt import StockCache
+from ..engine.cache_options import GROUP_SIZE, QUANTIZED_START
+from ..engine.choose import LogitsProcessor
+from ..engine.request import AUTO, Request
+from ..engine.session import EmittedToken, Session
 from ..loading.pair import Pair
 from .auto_size import sizes_for
-from .request import Request, make_request
-from .response import Clock, GenerationResponse, report
+from .options import Options
+from .resolve import resolve
+from .response import GenerationResponse, report
 from .text import StopStrings
 
 
@@ -21,7 +25,34 @@ def stream_generate(
     tokenizer: TokenizerWrapper,
     prompt: str | Sequence[int] | mx.array,
     max_tokens: int = 256,
-    **options: object,
+    *,
+    draft: bool = True,
+    block_size: int | str | None = AUTO,
+    temp: float = 0.0,
+    top_p: float = 0.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
+    seed: int | None = None,
+    acceptance: str = "coupled",
+    sampler: Callable[[mx.array], mx.array] | None = None,
+    logits_processors: Sequence[LogitsProcessor] | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    repetition_penalty: float | None = None,
+    repetition_context_size: int = 20,
+    presence_penalty: float | None = None,
+    presence_context_size: int = 20,
+    frequency_penalty: float | None = None,
+    frequency_context_size: int = 20,
+    stop: str | Sequence[str] = (),
+    logprobs: bool = False,
+    prompt_cache: list[StockCache] | None = None,
+    max_kv_size: int | None = None,
+    kv_bits: int | None = None,
+    kv_group_size: int = GROUP_SIZE,
+    quantized_kv_start: int = QUANTIZED_START,
+    prefill_step_size: int = 2048,
+    prompt_progress_callback: Callable[[int, int], None] | None = None,
+    **unknown: object,
 ) -> Iterator[GenerationResponse]:
     """Generate text, one response a token, as ``mlx_lm.stream_generate`` does.
 
@@ -34,9 +65,9 @@ def stream_generate(
         prompt: text, token ids, or a one-dimensional array of ids.
         max_tokens: how many tokens to emit at most; -1 for no limit but the target's context.
         draft (bool): False decodes plainly. Default: ``True``.
-        block_size (int or str): rows a round verifies, anchor included; ``"auto"`` chooses for each
-            round what is fastest here, plain decoding included, from costs that the first use of a
-            pair measures for some seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
+        block_size (int or str): positions a round verifies, anchor included; ``"auto"`` chooses for
+            each round what is fastest here, plain decoding included, from costs that the first use
+            of a pair measures for some seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
         temp, top_p, top_k, min_p (float): as in mlx-lm. Default: ``0``, which is greedy.
         seed (int): of the sampling. Default: drawn from ``mx.random``.
         acceptance (str): ``"coupled"``, whose text equals plain sampling with the same seed, or
@@ -45,23 +76,23 @@ def stream_generate(
         sampler (callable): log-probabilities to tokens, as mlx-lm's ``make_sampler`` returns. The
             target's token is drawn with it, and drafts are accepted while they equal it.
         logits_processors (list): called as mlx-lm calls them, as functions of the tokens so far
-            alone: a row may be asked for more than once, and after drafts that a processor itself
-            would forbid. Each round then waits for the last.
+            alone: a position may be asked for more than once, and after drafts that a processor
+            itself would forbid. Each round then waits for the last.
         logit_bias (dict), repetition_penalty, presence_penalty, frequency_penalty (float) and
             their ``…_context_size`` (int): as in ``mlx_lm.sample_utils.make_logits_processors``.
         stop (str or list): strings that end the text; they are not part of it.
         logprobs (bool): whether responses carry log-probabilities. Default: ``False``.
         prompt_cache (list): from ``model.make_prompt_cache()`` or from mlx-lm; continued, and
-            afterwards holds the prompt and all emitted tokens. In between it is in use: its rows
-            are elsewhere until the generation ends or is closed.
-        max_kv_size (int): rows that a layer of the target keeps at most: the first 4 and the last
-            ones, as in mlx-lm. Where prompt and ``max_tokens`` need more and the target's family
-            shapes its own caches, it is refused. The drafter's context is not bounded by it.
+            afterwards holds the prompt and all emitted tokens. In between it is in use: its
+            contents are elsewhere until the generation ends or is closed.
+        max_kv_size (int): positions that a layer of the target keeps at most: the first 4 and the
+            last ones, as in mlx-lm. Where prompt and ``max_tokens`` need more and the target's
+            family shapes its own caches, it is refused. The drafter's context is not bounded by it.
         kv_bits (int): quantizes the target's keys and values, as mlx-lm does. Default: they are
             not.
         kv_group_size (int): of that quantization. Default: ``64``.
-        quantized_kv_start (int): it begins once a cache holds so many rows. Default: ``5000``.
-        prefill_step_size (int): prompt rows a chunk. Default: ``2048``.
+        quantized_kv_start (int): it begins once a cache holds so many positions. Default: ``5000``.
+        prefill_step_size (int): prompt tokens a chunk. Default: ``2048``.
         prompt_progress_callback (callable): gets prompt tokens done and in all.
 
     Yields:
@@ -70,10 +101,10 @@ def stream_generate(
     Raises:
         UserError: an option is unknown, out of range, or cannot be honoured.
     """
+    options = Options.of(locals(), unknown)
     if not isinstance(tokenizer, TokenizerWrapper):
         tokenizer = TokenizerWrapper(tokenizer)
-    request = make_request(model, tokenizer, prompt, max_tokens=max_tokens, **options)
-    return _stream(model, tokenizer, request)
+    return _stream(model, tokenizer, resolve(model, tokenizer, prompt, options), options.stop)
 
 
 def generate(
@@ -109,13 +140,12 @@ def generate(
 
 
 def _stream(
-    model: Pair, tokenizer: TokenizerWrapper, request: Request
+    model: Pair, tokenizer: TokenizerWrapper, request: Request, stop: Sequence[str]
 ) -> Iterator[GenerationResponse]:
-    detokenizer, stops = tokenizer.detokenizer, StopStrings(request.stop)
+    detokenizer, stops = tokenizer.detokenizer, StopStrings(stop)
     sizes = sizes_for(model, request)
-    kernels = model.drafter.kernels(sizes.largest) if sizes.largest > 1 else ""
-    statistics = Statistics(kernels=kernels, auto=sizes.auto)
-    clock = Clock(len(request.prompt))
+    session = Session(model, request, sizes)
+    clock, statistics = session.clock, session.statistics
 
     def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
         return GenerationResponse(
@@ -136,16 +166,13 @@ def _stream(
         )
 
     token, text, stopped = EmittedToken(None, None, False, 0, sizes.largest), "", False
-    with (
-        wired_limit(model.model),
-        closing(emit_tokens(model, request, sizes, statistics, clock)) as tokens,
-    ):
+    with wired_limit(model.model), closing(session.emit()) as tokens:
         for token in tokens:
             ended = token.id in tokenizer.eos_token_ids
             if not ended:
                 detokenizer.add_token(token.id)
                 text, stopped = stops.feed(detokenizer.last_segment)
-            if ended or stopped or clock.tokens >= request.max_tokens:
+            if ended or stopped or clock.tokens >= request.room:
                 break
             yield response(token, text)
             text = ""

@@ -84,7 +84,7 @@ def mlx_lm_arms(
 
     def arm(name: str, **drafting: object) -> Arm:
         def stream(tokens: list[int], n: int) -> Iterator[Response]:
-            mx.random.seed(sampling.seed)
+            mx.random.seed(sampling.seed or 0)
             sampler = make_sampler(temp=sampling.temp)
             return mlx_lm.stream_generate(model, tokenizer, tokens, n, sampler=sampler, **drafting)
 

@@ -134,13 +134,13 @@ class Target:
             return make_prompt_cache(self.model)
         if not self.takes_max_kv_size:
             raise UserError(
-                "max_kv_size cannot be set: this target's family shapes its own caches, and mlx-lm "
-                "would not heed it."
+                "`max_kv_size` cannot be set: this target's family shapes its own caches, and "
+                "mlx-lm would not heed it."
             )
         if max_kv_size <= KEEP:
             raise UserError(
-                f"max_kv_size {max_kv_size} is too small: the first {KEEP} tokens always stay, so "
-                f"it must be {KEEP + 1} or more."
+                f"`max_kv_size` {max_kv_size} is too small: the first {KEEP} tokens always stay, "
+                f"so it must be {KEEP + 1} or more."
             )
         return make_prompt_cache(self.model, max_kv_size)
 

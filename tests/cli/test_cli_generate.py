@@ -1,6 +1,8 @@
 """The ``generate`` command: a tiny pair from folders, and every way to get it wrong."""
 
 import io
+import json
+from dataclasses import fields
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,6 +12,7 @@ from support.folders import save_drafter, save_target
 import dflash_mlx
 from dflash_mlx.cli import generate as command
 from dflash_mlx.cli.main import main
+from dflash_mlx.generation.options import Options
 
 
 @pytest.fixture
@@ -63,17 +66,19 @@ def test_block_size_is_chosen_by_itself(option, pair, capsys):
 def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
     seen = {}
 
-    def stream(model, tokenizer, prompt, max_tokens, **options):
-        seen.update(options, max_tokens=max_tokens)
-        return dflash_mlx.stream_generate(model, tokenizer, prompt, max_tokens, **options)
+    def stream(model, tokenizer, prompt, **options):
+        seen.update(options)
+        return dflash_mlx.stream_generate(model, tokenizer, prompt, **options)
 
     monkeypatch.setattr(command, "stream_generate", stream)
-    numbers = {
+    values = {
         "temp": 0.5,
         "top_p": 0.9,
         "top_k": 7,
         "min_p": 0.1,
         "seed": 3,
+        "acceptance": "rejection",
+        "logit_bias": {"5": 2},
         "repetition_penalty": 1.1,
         "repetition_context_size": 11,
         "presence_penalty": 0.2,
@@ -85,11 +90,18 @@ def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
         "prefill_step_size": 5,
         "max_tokens": 6,
     }
-    flags = [x for k, v in numbers.items() for x in (f"--{k.replace('_', '-')}", str(v))]
-    flags += ["--acceptance", "rejection", "--stop", "a", "--stop", "b", "--logit-bias", '{"5": 2}']
+    flags = [x for k, v in values.items() for x in (f"--{k.replace('_', '-')}", _written(v))]
+    flags += ["--stop", "a", "--stop", "b"]
     assert run(capsys, *pair, "-p", "hello", *flags)[0] == 0
-    expected = numbers | {"acceptance": "rejection", "stop": ["a", "b"], "logit_bias": {5: 2.0}}
-    assert {k: seen[k] for k in expected} == expected
+    # What is left has another flag, or is refused for this target.
+    others = {"draft", "kv_bits", "kv_group_size", "quantized_kv_start"}
+    given = values | {"logit_bias": {5: 2.0}, "stop": ("a", "b")}
+    assert {name: seen[name] for name in given} == given
+    assert given.keys() | others == {f.name for f in fields(Options) if "help" in f.metadata}
+
+
+def _written(value):
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 TEMPLATE = (
@@ -114,9 +126,9 @@ CHATS = {
 def test_chat_options_reach_the_template(options, expected, pair, capsys, monkeypatch):
     seen = []
 
-    def stream(model, tokenizer, prompt, max_tokens, **options):
+    def stream(model, tokenizer, prompt, **options):
         seen.append(tokenizer.decode(prompt))
-        return dflash_mlx.stream_generate(model, tokenizer, prompt, max_tokens, **options)
+        return dflash_mlx.stream_generate(model, tokenizer, prompt, **options)
 
     monkeypatch.setattr(command, "stream_generate", stream)
     (Path(pair[1]) / "chat_template.jinja").write_text(TEMPLATE)
@@ -148,24 +160,24 @@ def test_interrupt_prints_the_statistics_so_far(pair, capsys, monkeypatch):
 MISTAKES = {
     "empty prompt": (["-p", " "], "prompt is empty"),
     "no prompt": ([], "-p/--prompt"),
-    "negative temperature": (["-p", "x", "--temp", "-1"], "temp"),
-    "top-p above 1": (["-p", "x", "--top-p", "1.5"], "top_p"),
-    "negative top-k": (["-p", "x", "--top-k", "-2"], "top_k"),
-    "negative seed": (["-p", "x", "--seed", "-2"], "seed"),
+    "negative temperature": (["-p", "x", "--temp", "-1"], "--temp"),
+    "top-p above 1": (["-p", "x", "--top-p", "1.5"], "--top-p must be between 0 and 1"),
+    "negative top-k": (["-p", "x", "--top-k", "-2"], "--top-k"),
+    "negative seed": (["-p", "x", "--seed", "-2"], "--seed"),
     "block size 0": (["-p", "x", "--block-size", "0"], "from 1 up"),
     "block size beyond training": (["-p", "x", "--block-size", "9"], "between 1 and 8"),
-    "block size in words": (["-p", "x", "--block-size", "big"], "auto or a whole number"),
+    "block size in words": (["-p", "x", "--block-size", "big"], "--block-size must be 'auto' or"),
     "block size without drafting": (["-p", "x", "--block-size", "4", "--no-draft"], "off"),
-    "max-tokens": (["-p", "x", "-m", "-2"], "max_tokens"),
+    "max-tokens": (["-p", "x", "-m", "-2"], "--max-tokens"),
     "max-tokens is no number": (["-p", "x", "-m", "many"], "invalid int"),
-    "max-kv-size too small": (["-p", "x", "--max-kv-size", "10"], "max_kv_size"),
-    "prefill step": (["-p", "x", "--prefill-step-size", "0"], "prefill_step_size"),
+    "max-kv-size too small": (["-p", "x", "--max-kv-size", "10"], "--max-kv-size"),
+    "prefill step": (["-p", "x", "--prefill-step-size", "0"], "--prefill-step-size"),
     "bias is no JSON": (["-p", "x", "--logit-bias", "{"], "--logit-bias"),
     "bias is no object": (["-p", "x", "--logit-bias", "[1]"], "--logit-bias"),
     "bias of no token": (["-p", "x", "--logit-bias", '{"a": 1}'], "--logit-bias"),
     "bias beyond the vocabulary": (["-p", "x", "--logit-bias", '{"999": 1}'], "999"),
-    "penalty": (["-p", "x", "--repetition-penalty", "-1"], "repetition_penalty"),
-    "context size": (["-p", "x", "--presence-context-size", "0"], "presence_context_size"),
+    "penalty": (["-p", "x", "--repetition-penalty", "-1"], "--repetition-penalty"),
+    "context size": (["-p", "x", "--presence-context-size", "0"], "--presence-context-size"),
     "empty stop": (["-p", "x", "--stop", ""], "stop"),
     "system prompt without template": (["-p", "x", "--system-prompt", "y"], "chat template"),
     "template options": (["-p", "x", "--chat-template-config", "{"], "--chat-template-config"),
@@ -174,7 +186,7 @@ MISTAKES = {
     "template option": (["-p", "x", "--chat-template-config", "[]"], "--chat-template-config"),
     "prompt in another encoding": (["-p", "\udcff"], "UTF-8"),
     "unknown option": (["-p", "x", "--num-draft-tokens", "4"], "--num-draft-tokens"),
-    "absurd kv bits": (["-p", "x", "--kv-bits", "0"], "kv_bits must be a whole number"),
+    "absurd kv bits": (["-p", "x", "--kv-bits", "0"], "--kv-bits must be a whole number"),
     "cache too small": (["-p", "x", "--max-kv-size", "9"], "shapes its own caches"),
 }
 

@@ -7,8 +7,8 @@ import pytest
 from support.folders import save_target
 from support.hub import DRAFTER, PIN, TARGET, Hub, make_hub
 
+from dflash_mlx.cli.arguments import add_model_options, load_pair
 from dflash_mlx.cli.main import main
-from dflash_mlx.cli.options import add_model_options, load_pair
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import io
 import pytest
 from support.folders import save_target
 
-from dflash_mlx.cli.options import add_model_options, load_pair
+from dflash_mlx.cli.arguments import add_model_options, load_pair
 from dflash_mlx.cli.progress import Progress
 
 

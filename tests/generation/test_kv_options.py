@@ -96,7 +96,7 @@ REFUSED = {
     "cannot be quantized to 8 bits.*mlx-lm fails": ("deepseek_v3", {}, BITS),
     "divisible by": ("llama", {}, BITS),
     "keep=4.*no rotating cache": ("qwen3", {"head_dim": 32}, BITS | {"max_kv_size": 8}),
-    "do nothing without kv_bits": ("llama", {}, {"kv_group_size": 32}),
+    "do nothing without `kv_bits`": ("llama", {}, {"kv_group_size": 32}),
     "shapes its own caches": ("llama", {}, {"max_kv_size": 20}),
     "must be 5 or more": ("qwen3", {}, {"max_kv_size": 4}),
 }

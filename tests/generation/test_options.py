@@ -1,6 +1,8 @@
 """Options: what is unknown or absurd is refused by name, before anything runs."""
 
 import functools
+import inspect
+from dataclasses import fields
 
 import mlx.core as mx
 import numpy as np
@@ -13,6 +15,7 @@ from support.tiny import VOCAB, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import Pair, UserError, generate, stream_generate
+from dflash_mlx.generation.options import Options
 from dflash_mlx.target.target import Target
 
 TOKENIZER = byte_tokenizer()
@@ -26,27 +29,33 @@ def pair():
         yield made
 
 
+def test_the_signature_has_the_fields_of_the_table():
+    parameters = inspect.signature(stream_generate).parameters.values()
+    signature = {p.name: p.default for p in parameters if p.default is not p.empty}
+    assert signature == {f.name: f.default for f in fields(Options)}
+    # Nothing else is taken in silence.
+    assert [p.name for p in parameters if p.kind is p.VAR_KEYWORD] == ["unknown"]
+
+
 UNKNOWN = {
-    "draft_model": None,
-    "num_draft_tokens": 3,
-    "input_embeddings": None,
-    "temperature": 0.5,
-    "max_token": 3,
-    "xtc_probability": 0.1,
+    "temperature": "`temperature`; did you mean temp?",
+    "max_token": "`max_token`; did you mean max_tokens?",
+    "xtc_probability": "`xtc_probability`.",
+    "bogus": "`bogus`.",
 }
 
 
+@pytest.mark.parametrize("function", [stream_generate, generate])
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_unknown_option_is_refused_by_name(pair, name):
+def test_unknown_option_is_named_with_the_nearest_known_one(function, name, pair):
     # At once, not when the first token is asked for.
-    with pytest.raises(UserError, match=name):
-        stream_generate(pair, TOKENIZER, PROMPT, **{name: UNKNOWN[name]})
-    with pytest.raises(UserError, match=name):
-        generate(pair, TOKENIZER, PROMPT, **{name: UNKNOWN[name]})
+    with pytest.raises(UserError) as refused:
+        function(pair, TOKENIZER, PROMPT, **{name: 1})
+    assert str(refused.value).endswith(UNKNOWN[name])
 
 
 def test_all_unknown_options_are_named(pair):
-    with pytest.raises(UserError, match="best_of, n"):
+    with pytest.raises(UserError, match=r"`n`.*`best_of`"):
         stream_generate(pair, TOKENIZER, PROMPT, n=2, best_of=3)
 
 
@@ -91,7 +100,7 @@ def test_absurd_value_is_refused(pair, name, value):
 
 @pytest.mark.parametrize("option", [{"temp": 0.5}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.1}])
 def test_sampler_excludes_the_sampling_keywords(pair, option):
-    with pytest.raises(UserError, match="either a sampler or"):
+    with pytest.raises(UserError, match="either a `sampler` or"):
         stream_generate(pair, TOKENIZER, PROMPT, sampler=make_sampler(temp=0.5), **option)
 
 

@@ -7,10 +7,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx import Pair
 from dflash_mlx.engine.block_size import BlockSizes
-from dflash_mlx.engine.session import emit_tokens
-from dflash_mlx.engine.statistics import Statistics
-from dflash_mlx.generation.request import make_request
-from dflash_mlx.generation.response import Clock
+from dflash_mlx.engine.session import Session
+from dflash_mlx.generation.options import Options
+from dflash_mlx.generation.resolve import resolve
 
 
 class Scripted(BlockSizes):
@@ -53,7 +52,7 @@ def emitted(
     Returns:
         The tokens, and block size and accepted drafts of each round.
     """
-    request = make_request(pair, tokenizer, prompt, max_tokens=n, **options)
+    request = resolve(pair, tokenizer, prompt, Options(max_tokens=n, **options))
     script = Scripted(sizes)
-    tokens = emit_tokens(pair, request, script, Statistics(), Clock(len(prompt)))
-    return [token.id for token in tokens], script.observed
+    session = Session(pair, request, script)
+    return [token.id for token in session.emit()], script.observed

@@ -1,21 +1,91 @@
-"""Options that several commands share."""
+"""Arguments that several commands share, and the flags of the table of generation options."""
 
 import argparse
 import json
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..errors import UserError
-from ..generation.request import at_least_one
+from ..engine.cache_options import CacheOptions
+from ..engine.penalties import Penalties
+from ..engine.sampling import Sampling
+from ..errors import UserError, at_least_one
+from ..generation.options import Options
 from ..loading.known_drafter import choose_drafter
 from ..loading.loader import load
 from ..loading.pair import Pair
 from ..measure.arms import BlockSize
 from ..measure.prompts import Prompt, read_prompts, select
 from .progress import Progress
+
+_GROUPS = {
+    "the target's cache": (CacheOptions,),
+    "sampling": (Sampling, Penalties),
+    "rounds and text": (Options,),
+}
+
+
+def add_generation_options(parser: argparse.ArgumentParser) -> None:
+    """Add all flags of the table of options, in groups."""
+    added: set[str] = set()
+    for title, tables in _GROUPS.items():
+        names = [f.name for table in tables for f in fields(table) if "help" in f.metadata]
+        add_options(parser.add_argument_group(title), (n for n in names if n not in added))
+        added |= set(names)
+
+
+def add_options(group: argparse._ArgumentGroup, names: Iterable[str], **defaults: object) -> None:
+    """Add the flags of some generation options.
+
+    Args:
+        group: gets them.
+        names: of fields of :class:`Options`.
+        defaults: where they are not the table's.
+    """
+    table, hints = {f.name: f for f in fields(Options)}, get_type_hints(Options)
+    for name in names:
+        default = defaults.get(name, table[name].default)
+        flags = table[name].metadata.get("flags", (f"--{name.replace('_', '-')}",))
+        group.add_argument(*flags, dest=name, **_flag(table[name], hints[name], default))
+
+
+def _flag(option: Field, hint: object, default: object) -> dict[str, Any]:
+    """The arguments of ``add_argument`` for an option of type ``hint``."""
+    more = {k: v for k, v in option.metadata.items() if k not in ("flags", "unset")}
+    if hint is bool:
+        return more | {"action": "store_false" if default else "store_true"}
+    if default == ():
+        return more | {"action": "append", "default": []}
+    shown = option.metadata.get("unset", "none") if default is None else default
+    more["help"] += f" (default: {shown})"
+    return more | {"type": _reader(hint), "default": default}
+
+
+def _reader(hint: object) -> Callable[[str], object]:
+    """What makes a value of type ``hint`` of a flag's text."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    if get_origin(kinds[0]) is Mapping:
+        return json_object
+    return _number_or_word if kinds == [int, str] else kinds[0]
+
+
+def _number_or_word(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def generation_options(args: argparse.Namespace) -> Options:
+    """The generation options among the arguments.
+
+    Raises:
+        UserError: a value is out of its range.
+    """
+    names = {f.name for f in fields(Options)}
+    return Options(**{name: value for name, value in vars(args).items() if name in names})
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -77,19 +147,25 @@ def load_pair(
     return pair
 
 
-def json_object(option: str, text: str) -> dict[str, Any]:
-    """The JSON object that an option was given.
-
-    Raises:
-        UserError: it is not one.
-    """
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object that an argument is; for argparse's ``type``."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(f"{option} is not valid JSON: {error}.") from error
+        raise argparse.ArgumentTypeError(f"not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{option} must be a JSON object, not {text}.")
+        raise argparse.ArgumentTypeError(f"must be a JSON object, not {text}")
     return value
+
+
+def add_template_option(group: argparse._ArgumentGroup) -> None:
+    """Add what the chat template is told."""
+    group.add_argument(
+        "--chat-template-config",
+        type=json_object,
+        default={},
+        help="JSON options for the chat template, such as '{\"enable_thinking\": false}'",
+    )
 
 
 def add_prompt_options(parser: argparse.ArgumentParser, limit: int, max_tokens: int) -> None:
@@ -115,11 +191,7 @@ def add_prompt_options(parser: argparse.ArgumentParser, limit: int, max_tokens: 
         default=limit,
         help=f"prompts to take of each kind, -1 for all (default: {limit})",
     )
-    group.add_argument(
-        "--chat-template-config",
-        default="{}",
-        help="JSON options for the chat template, such as '{\"enable_thinking\": false}'",
-    )
+    add_template_option(group)
     group.add_argument(
         "-m",
         "--max-tokens",
