@@ -1,21 +1,18 @@
 """The sequences of a training: read, invented, answered by the target, split."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from tqdm import tqdm
 
 from ..errors import UserError, counted
 from .blocks import Sequence
 from .examples import Encoder, Example, read_examples
 from .recipe import WRITING, Recipe
 from .world import World
-from .written import INVENTING, Progress, invent_prompts, opening, write_answers
+from .written import INVENTING, Author, opening
 
 MOST_HELD_OUT = 32
 
@@ -96,7 +93,7 @@ class Preparation:
         world: World,
         say: Callable[[str], None],
     ):
-        self._model, self._tokenizer = model, tokenizer
+        self._author = Author(model, tokenizer, recipe, world.is_first)
         self._recipe, self._data, self._world, self._say = recipe, data, world, say
         self._encoder = Encoder(tokenizer, recipe.template_options)
         self._opening = opening(tokenizer) if recipe.self_prompts else []
@@ -112,25 +109,13 @@ class Preparation:
         given, valid = self._data
         if self._recipe.self_prompts:
             path = self._recipe.folder / "prompts.jsonl"
-            self._world.first(lambda: self._invent(path))
+            inventor = replace(self._author, recipe=replace(self._recipe, **INVENTING))
+            self._world.first(lambda: inventor.prompts(self._opening, path))
             given = given + agree(lambda: read_examples(path))
         train, valid = agree(lambda: [self._encoded(part) for part in (given, valid)])
         found = self._with_answers(*train, "answers-train.jsonl")
         held_out = self._with_answers(*valid, "answers-valid.jsonl")
         return agree(lambda: self._split(found, held_out))
-
-    def _invent(self, path: Path) -> None:
-        recipe = self._recipe
-        with _bar("Inventing prompts", "prompt") as progress:
-            invent_prompts(
-                self._model,
-                self._tokenizer,
-                self._opening,
-                recipe.self_prompts,
-                replace(recipe, **INVENTING),
-                path,
-                progress,
-            )
 
     def _encoded(self, examples: list[Example]) -> tuple[list[Sequence], list[list[int]]]:
         """The examples learned as they are, and the questions that the target is to answer."""
@@ -157,17 +142,10 @@ class Preparation:
     ) -> list[Sequence]:
         """What is kept, and the target's answers: written by the first process, or read."""
 
+        path = self._recipe.folder / name
+
         def write() -> list[Sequence]:
-            with _bar("Answering", "answer", self._world.is_first) as progress:
-                return write_answers(
-                    self._model,
-                    self._tokenizer,
-                    questions,
-                    self._recipe,
-                    self._encoder.end_token(),
-                    self._recipe.folder / name,
-                    progress,
-                )
+            return self._author.answers(questions, self._encoder.end_token(), path)
 
         return kept + self._world.in_turn(write) if questions else kept
 
@@ -203,15 +181,3 @@ class Preparation:
                 f"first {room}."
             )
         return usable
-
-
-@contextmanager
-def _bar(title: str, unit: str, shown: bool = True) -> Iterator[Progress]:
-    """A progress bar as a function of what is done and all."""
-    with tqdm(desc=title, unit=unit, disable=None if shown else True) as inner:
-
-        def progress(done: int, total: int) -> None:
-            inner.total = total
-            inner.update(done - inner.n)
-
-        yield progress

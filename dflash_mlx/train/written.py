@@ -11,7 +11,7 @@ alone, so that a run that goes on draws the same, and a batch that is not whole 
 
 import hashlib
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from tqdm import tqdm
 
 from ..errors import UserError, counted
 from ..generation.chat import TEMPLATE_ERRORS
@@ -34,61 +35,119 @@ FEWEST_LETTERS = 8
 # A template is rendered around this, to find where a user's message begins.
 _PLACE = "PLACE OF THE PROMPT"
 
-# Called with what is done and all.
-Progress = Callable[[int, int], None]
 
+@dataclass
+class Author:
+    """The target as the author of what its drafter learns from.
 
-def write_answers(
-    model: nn.Module,
-    tokenizer: TokenizerWrapper,
-    questions: list[list[int]],
-    recipe: Recipe,
-    end_token: int | None,
-    path: Path,
-    progress: Progress,
-) -> list[Sequence]:
-    """The target's answer to every question, as sequences.
-
-    Answers are appended to ``path`` a batch at a time. If it holds the first of them already, the
-    rest is written; the result is the same.
-
-    Args:
+    Attributes:
         model: an mlx-lm model.
-        tokenizer: knows the tokens that end an answer.
-        questions: prompts in tokens, in order.
-        recipe: how to write.
-        end_token: what an answer ends with that came to its end, which mlx-lm leaves out.
-        path: JSON lines, the first of them saying what the file was made of.
-        progress: called with the answers written and all.
-
-    Raises:
-        UserError: the file was made of other questions or in another way, or is damaged, or
-            cannot be written.
+        tokenizer: knows the tokens that end a text.
+        recipe: how to write; a text of ``max_tokens`` has not come to its end.
+        shown: whether a bar tells how far it is.
     """
-    # Both the batches and what comes out depend on all of it.
-    head = {
-        "questions": hashlib.sha256(json.dumps(questions).encode()).hexdigest(),
-        "max_tokens": recipe.max_tokens,
-        "temp": recipe.temp,
-        "top_p": recipe.top_p,
-        "seed": recipe.seed,
-        "batch": recipe.generation_batch,
-    }
-    done = _answers_there(path, head, len(questions))
-    progress(len(done), len(questions))
-    while len(done) < len(questions):
-        part = questions[len(done) : len(done) + recipe.generation_batch]
-        lines = []
-        for question, answer in zip(
-            part, _draw(model, tokenizer, part, recipe, len(done)), strict=True
-        ):
-            if len(answer) < recipe.max_tokens and end_token is not None:
-                answer = [*answer, end_token]
-            lines.append({"question": question, "answer": answer})
-        append_lines(path, lines)
-        done += lines
-        progress(len(done), len(questions))
-    return [_answered(line["question"], line["answer"]) for line in done]
+
+    model: nn.Module
+    tokenizer: TokenizerWrapper
+    recipe: Recipe
+    shown: bool = True
+
+    def answers(
+        self, questions: list[list[int]], end_token: int | None, path: Path
+    ) -> list[Sequence]:
+        """The answer to every question, as sequences.
+
+        Answers are appended to ``path`` a batch at a time. If it holds the first of them already,
+        the rest is written; the result is the same.
+
+        Args:
+            questions: prompts in tokens, in order.
+            end_token: what an answer ends with that came to its end, which mlx-lm leaves out.
+            path: JSON lines, the first of them saying what the file was made of.
+
+        Raises:
+            UserError: the file was made of other questions or in another way, or is damaged, or
+                cannot be written.
+        """
+        recipe, batch = self.recipe, self.recipe.generation_batch
+        # Both the batches and what comes out depend on all of it.
+        head = {
+            "questions": hashlib.sha256(json.dumps(questions).encode()).hexdigest(),
+            "max_tokens": recipe.max_tokens,
+            "temp": recipe.temp,
+            "top_p": recipe.top_p,
+            "seed": recipe.seed,
+            "batch": batch,
+        }
+        done = _answers_there(path, head, len(questions))
+        with self._bar("Answering", "answer", len(done), len(questions)) as bar:
+            while len(done) < len(questions):
+                part = questions[len(done) : len(done) + batch]
+                lines = []
+                for question, answer in zip(part, self.draw(part, len(done)), strict=True):
+                    if len(answer) < recipe.max_tokens and end_token is not None:
+                        answer = [*answer, end_token]
+                    lines.append({"question": question, "answer": answer})
+                append_lines(path, lines)
+                done += lines
+                bar.update(len(lines))
+        return [_answered(line["question"], line["answer"]) for line in done]
+
+    def prompts(self, opening: list[int], path: Path) -> None:
+        """Write different prompts to ``path``, one ``{"prompt": …, "batch": …}`` a line.
+
+        If the file holds the first of them already, the rest is appended; the result is the same.
+        Prompts that did not come to an end, hold hardly a letter or were there before are dropped.
+
+        Args:
+            opening: see :func:`opening`.
+            path: JSON lines.
+
+        Raises:
+            UserError: the target only repeats itself, or the file is damaged or cannot be written.
+        """
+        count, batch = self.recipe.self_prompts, self.recipe.generation_batch
+        special = set(self.tokenizer.all_special_ids)
+        found = _prompts_there(path, count)
+        known = {_words(line["prompt"]) for line in found}
+        number = found[-1]["batch"] + 1 if found else 0
+        with self._bar("Inventing prompts", "prompt", len(found), count) as bar:
+            while len(found) < count:
+                if number * batch > 10 * (count + batch):
+                    raise UserError(
+                        f"The target invented only {counted(len(found), 'different prompt')} in "
+                        f"{number * batch} tries; ask for fewer, or give --data."
+                    )
+                before = len(found)
+                for tokens in self.draw([opening] * batch, number):
+                    prompt = self.tokenizer.decode(tokens).strip()
+                    ended = len(tokens) < self.recipe.max_tokens
+                    letters = sum(map(str.isalpha, prompt)) if ended else 0
+                    if letters < FEWEST_LETTERS or special.intersection(tokens):
+                        continue
+                    if len(found) < count and _words(prompt) not in known:
+                        known.add(_words(prompt))
+                        found.append({"prompt": prompt, "batch": number})
+                append_lines(path, found[before:])
+                number += 1
+                bar.update(len(found) - before)
+
+    def draw(self, prompts: list[list[int]], place: int) -> list[list[int]]:
+        """One batch of continuations; ``place`` tells its noise from that of other batches."""
+        mx.random.seed(self.recipe.seed + place)
+        return batch_generate(
+            self.model,
+            self.tokenizer,
+            prompts,
+            max_tokens=self.recipe.max_tokens,
+            return_token_ids=True,
+            completion_batch_size=self.recipe.generation_batch,
+            sampler=make_sampler(temp=self.recipe.temp, top_p=self.recipe.top_p),
+        ).token_ids
+
+    def _bar(self, title: str, unit: str, done: int, count: int) -> tqdm:
+        quiet = None if self.shown else True
+        return tqdm(desc=title, unit=unit, initial=done, total=count, disable=quiet)
 
 
 def _answered(question: list[int], answer: list[int]) -> Sequence:
@@ -110,57 +169,6 @@ def _answers_there(path: Path, head: dict[str, Any], count: int) -> list[dict[st
         answers = answers[: len(answers) // head["batch"] * head["batch"]]
     write_lines(path, [head, *answers])
     return answers
-
-
-def invent_prompts(
-    model: nn.Module,
-    tokenizer: TokenizerWrapper,
-    opening: list[int],
-    count: int,
-    recipe: Recipe,
-    path: Path,
-    progress: Progress,
-) -> None:
-    """Write ``count`` different prompts to ``path``, one ``{"prompt": …, "batch": …}`` a line.
-
-    If the file holds the first of them already, the rest is appended; the result is the same.
-    Prompts that did not come to an end, hold hardly a letter or were there before are dropped.
-
-    Args:
-        model: an mlx-lm model.
-        tokenizer: its tokenizer.
-        opening: see :func:`opening`.
-        count: how many.
-        recipe: how to draw; a prompt of ``max_tokens`` has not come to its end.
-        path: JSON lines.
-        progress: called with the prompts there are and all.
-
-    Raises:
-        UserError: the target only repeats itself, or the file is damaged or cannot be written.
-    """
-    batch, special = recipe.generation_batch, set(tokenizer.all_special_ids)
-    found = _prompts_there(path, count)
-    known = {_words(line["prompt"]) for line in found}
-    number = found[-1]["batch"] + 1 if found else 0
-    progress(len(found), count)
-    while len(found) < count:
-        if number * batch > 10 * (count + batch):
-            raise UserError(
-                f"The target invented only {counted(len(found), 'different prompt')} in "
-                f"{number * batch} tries; ask for fewer, or give --data."
-            )
-        before = len(found)
-        for tokens in _draw(model, tokenizer, [opening] * batch, recipe, number):
-            prompt = tokenizer.decode(tokens).strip()
-            ended = len(tokens) < recipe.max_tokens and not special.intersection(tokens)
-            letters = sum(map(str.isalpha, prompt))
-            new = ended and letters >= FEWEST_LETTERS and _words(prompt) not in known
-            if new and len(found) < count:
-                known.add(_words(prompt))
-                found.append({"prompt": prompt, "batch": number})
-        append_lines(path, found[before:])
-        number += 1
-        progress(len(found), count)
 
 
 def _prompts_there(path: Path, count: int) -> list[dict[str, Any]]:
@@ -199,23 +207,3 @@ def opening(tokenizer: TokenizerWrapper) -> list[int]:
     if not there or not before:
         raise UserError("The target's chat template hides where a prompt begins; give --data.")
     return tokenizer.encode(before, add_special_tokens=False)
-
-
-def _draw(
-    model: nn.Module,
-    tokenizer: TokenizerWrapper,
-    prompts: list[list[int]],
-    recipe: Recipe,
-    place: int,
-) -> list[list[int]]:
-    """One batch of continuations; ``place`` tells its noise from that of other batches."""
-    mx.random.seed(recipe.seed + place)
-    return batch_generate(
-        model,
-        tokenizer,
-        prompts,
-        max_tokens=recipe.max_tokens,
-        return_token_ids=True,
-        completion_batch_size=recipe.generation_batch,
-        sampler=make_sampler(temp=recipe.temp, top_p=recipe.top_p),
-    ).token_ids

@@ -12,7 +12,7 @@ from support.tokenizer import EOS, byte_tokenizer
 
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.recipe import Recipe
-from dflash_mlx.train.written import INVENTING, invent_prompts, opening, write_answers
+from dflash_mlx.train.written import INVENTING, Author, opening
 
 QUESTIONS = [[*text.encode()] for text in ("ab", "bcd", "c", "defg", "e")]
 SHORT = Recipe(output=Path(), max_tokens=9, generation_batch=2)
@@ -24,19 +24,18 @@ def model():
 
 
 def write(model, path, questions=QUESTIONS, eos=(), **changes):
-    """The answers, and how many there were after each batch."""
-    seen, recipe, count = [], replace(SHORT, **changes), len(questions)
-    answers = write_answers(
-        model,
-        byte_tokenizer(eos),
-        questions,
-        recipe,
-        EOS,
-        path,
-        lambda done, of: seen.append((done, of)),
-    )
-    assert seen[-1] == (count, count) and len(answers) == count
-    return answers, [done for done, _ in seen]
+    """The answers, and how many were there before each batch that was drawn."""
+    author, drawn = Author(model, byte_tokenizer(eos), replace(SHORT, **changes)), []
+    draw = author.draw
+
+    def note(prompts, place):
+        drawn.append(place)
+        return draw(prompts, place)
+
+    author.draw = note
+    answers = author.answers(questions, EOS, path)
+    assert len(answers) == len(questions)
+    return answers, drawn
 
 
 def texts(answers):
@@ -67,8 +66,8 @@ def test_an_interrupted_file_goes_on(model, tmp_path, temp, there):
     lines = whole.read_text().splitlines(keepends=True)
     # A batch of two answers is there, perhaps one of the next, and one that was cut short.
     part.write_text("".join(lines[: 1 + there]) + lines[1 + there][:9])
-    again, seen = write(model, part, temp=temp)
-    assert seen == [2, 4, 5] and texts(again) == texts(answers)
+    again, drawn = write(model, part, temp=temp)
+    assert drawn == [2, 4] and texts(again) == texts(answers)
     assert part.read_text() == whole.read_text()
 
 
@@ -107,7 +106,7 @@ def test_files_that_do_not_fit_are_refused(model, tmp_path):
 
 def test_an_empty_file_is_begun(model, tmp_path):
     (tmp_path / "a").touch()
-    assert write(model, tmp_path / "a")[1] == [0, 2, 4, 5]
+    assert write(model, tmp_path / "a")[1] == [0, 2, 4]
 
 
 def inventor(template="{% for m in messages %}<{{ m.content }}>{% endfor %}"):
@@ -120,9 +119,10 @@ def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
     begin = opening(tokenizer)
     assert begin == [*b"<"]
 
+    recipe = replace(SHORT, **INVENTING, self_prompts=9, generation_batch=4)
+
     def invent():
-        drawing = replace(SHORT, **INVENTING, generation_batch=4)
-        invent_prompts(model, tokenizer, begin, 9, drawing, path, lambda *_: None)
+        Author(model, tokenizer, recipe).prompts(begin, path)
         return path.read_text()
 
     whole = invent()
@@ -142,9 +142,9 @@ def test_prompts_are_invented_and_a_file_goes_on(model, tmp_path):
 
 def test_a_target_that_repeats_itself_invents_too_little(model, tmp_path):
     """Or comes to no end."""
-    short = replace(SHORT, max_tokens=1)
+    short = Author(model, inventor(), replace(SHORT, max_tokens=1, self_prompts=1))
     with pytest.raises(UserError, match="only 0 different prompts in 32 tries"):
-        invent_prompts(model, inventor(), [60], 1, short, tmp_path / "x", lambda *_: None)
+        short.prompts([60], tmp_path / "x")
 
 
 @pytest.mark.parametrize(
