@@ -30,8 +30,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         title = option.metadata["group"]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        flag = option.metadata.get("name", f"--{option.name.replace('_', '-')}")
-        groups[title].add_argument(flag, dest=option.name, **_flag(option, hints[option.name]))
+        flags = option.metadata.get("flags", (f"--{option.name.replace('_', '-')}",))
+        groups[title].add_argument(*flags, dest=option.name, **_flag(option, hints[option.name]))
 
 
 def _flag(option: Field, hint: object) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def with_passes(config: DrafterConfig, recipe: Recipe) -> DrafterConfig:
         return config
     passes = config.draft_passes if recipe.draft_passes is None else recipe.draft_passes
     if passes == 1 and prefix is not None:
-        raise UserError("draft_prefix is for a second pass; give --draft-passes 2 as well.")
+        raise UserError("`draft_prefix` is for a second pass; give --draft-passes 2 as well.")
     if passes == 2 and config.block_size < 3:
         raise UserError(f"Blocks of {config.block_size} are too small for two draft passes.")
     if passes == 2 and prefix is None:

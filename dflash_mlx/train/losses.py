@@ -50,14 +50,12 @@ class Objective:
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:
-            raise UserError(f"gamma must be above 0, not {self.gamma}.")
+            raise UserError(f"`gamma` must be above 0, not {self.gamma}.")
         if not 0 < self.alpha <= 1:
             # At 0 one hopeless position takes all weight from those after it.
-            raise UserError(f"D-PACE's alpha must be above 0 and at most 1, not {self.alpha}.")
+            raise UserError(f"`dpace_alpha` must be above 0 and at most 1, not {self.alpha}.")
         if not self.temperature > 0:
-            raise UserError(
-                f"The distillation temperature must be above 0, not {self.temperature}."
-            )
+            raise UserError(f"`kd_temperature` must be above 0, not {self.temperature}.")
 
     def weights(self, ce: mx.array, given: mx.array, active: mx.array) -> mx.array:
         """The positions' weights ``[N, b]``, 0 where inactive; no gradient passes through them.

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..convert.weights import DTYPES
+from ..engine.option import check_number, option
 from ..engine.sampling import Sampling
-from ..errors import UserError, at_least_one
+from ..errors import UserError, whole_number
 from .losses import LOSSES, WEIGHTINGS, Objective, default_gamma
 
 BLOCK_SIZE, EPOCHS = 16, 6.0
@@ -25,22 +26,10 @@ _OF_CHOICES = {
 }
 
 
-def _option(default: object, text: str, group: str | None = None, **flag: object) -> Any:
-    """A field that is a flag of the command line as well.
-
-    Args:
-        default: the default of both.
-        text: the flag's help.
-        group: the part of the help that it stands in.
-        flag: further arguments of argparse's ``add_argument``; ``name``, where it is not the
-            field's; ``whole``, for numbers from 1 up; ``least``, the smallest value; and ``above``,
-            what it must be larger than.
-    """
-    return field(default=default, metadata={"help": text, "group": group, **flag})
-
-
-_data, _drafter, _objective, _loop = (
-    partial(_option, group=name) for name in ("data", "drafter", "objective", "training")
+# An option's group is the part of the help that it stands in. It may have a ``least`` value, of
+# which the type is that of all its values, or one that it must be ``above``.
+_general, _data, _drafter, _objective, _loop = (
+    partial(option, group=name) for name in (None, "data", "drafter", "objective", "training")
 )
 _TWENTIETH = "steps (default: a twentieth of all, at least 10)"
 
@@ -53,19 +42,19 @@ class Recipe:
         UserError: a value is out of its range, or has no effect beside the others.
     """
 
-    model: str | None = _option(None, "the target (default: the embedded SmolLM2-135M-Instruct)")
-    adapter_path: str | None = _option(None, "folder with LoRA adapters for the target")
-    revision: str | None = _option(None, "branch, tag or commit of the target")
-    trust_remote_code: bool = _option(
+    model: str | None = _general(None, "the target (default: the embedded SmolLM2-135M-Instruct)")
+    adapter_path: str | None = _general(None, "folder with LoRA adapters for the target")
+    revision: str | None = _general(None, "branch, tag or commit of the target")
+    trust_remote_code: bool = _general(
         False, "allow the target and its tokenizer to bring their own code"
     )
     output: Path = field(metadata={"help": "folder for the drafter", "group": None})
-    dtype: str | None = _option(
+    dtype: str | None = _general(
         None,
         "dtype of the drafter's weights in OUTPUT (default: the target's)",
         metavar="{float16,bfloat16,float32}",
     )
-    resume: bool = _option(False, "go on with an interrupted training in OUTPUT")
+    resume: bool = _general(False, "go on with an interrupted training in OUTPUT")
 
     data: Path | None = field(
         default=None,
@@ -85,17 +74,17 @@ class Recipe:
         None,
         "have the target answer every prompt anew, or none (default: those without an answer)",
     )
-    max_tokens: int = _data(512, "longest answer to write (default: 512)", whole=True)
+    max_tokens: int = _data(512, "longest answer to write (default: 512)", least=1)
     temp: float = _data(0.0, "temperature of answers (default: 0, greedy)")
     top_p: float = _data(0.0, "nucleus of answers (default: all)")
     generation_batch: int = _data(
-        32, "texts that the target writes at a time (default: 32)", whole=True
+        32, "texts that the target writes at a time (default: 32)", least=1
     )
     template_options: dict[str, Any] | None = field(
         default=None,
         metadata={
             "group": "data",
-            "name": "--chat-template-config",
+            "flags": ("--chat-template-config",),
             "metavar": "CHAT_TEMPLATE_CONFIG",
             "help": "JSON options for the chat template, the same as in use later, such as "
             "'{\"enable_thinking\": false}'",
@@ -111,16 +100,14 @@ class Recipe:
     )
 
     init_from: str | None = _drafter(None, "begin with this drafter, a folder or a Hub id")
-    layers: int | None = _drafter(None, "layers (default: 5; fewer for a small target)", whole=True)
+    layers: int | None = _drafter(None, "layers (default: 5; fewer for a small target)", least=1)
     taps: tuple[int, ...] | None = _drafter(
         None, "target layers to read, 0-based, such as 1,9,17 (default: 5)"
     )
-    block_size: int | None = _drafter(None, "anchor included (default: 16)", whole=True)
-    intermediate_size: int | None = _drafter(
-        None, "of the MLPs (default: the target's)", whole=True
-    )
+    block_size: int | None = _drafter(None, "anchor included (default: 16)", least=1)
+    intermediate_size: int | None = _drafter(None, "of the MLPs (default: the target's)", least=1)
     window: int | None = _drafter(
-        None, "context rows that a layer sees (default: all)", metavar="W", whole=True
+        None, "context rows that a layer sees (default: all)", metavar="W", least=1
     )
     causal: bool = _drafter(False, "a row of a block sees only those before it")
     dflash2: bool = _drafter(False, "with DFlash 2's convolutions and selector")
@@ -149,9 +136,9 @@ class Recipe:
     steps: int | None = _loop(None, "updates, instead of epochs", least=1)
     batch_size: int = _loop(8, "sequences a step; one is in memory at a time (default: 8)", least=1)
     learning_rate: float = _loop(6e-4, "peak (default: 6e-4)", above=0)
-    warmup: float = _loop(0.04, "fraction of the steps (default: 0.04)", least=0)
+    warmup: float = _loop(0.04, "fraction of the steps (default: 0.04)", least=0.0)
     clip: float = _loop(1.0, "gradient norm (default: 1)", above=0)
-    weight_decay: float = _loop(0.0, "(default: 0)", least=0)
+    weight_decay: float = _loop(0.0, "(default: 0)", least=0.0)
     chunk_blocks: int = _loop(
         64, "blocks whose logits exist at a time; fewer need less memory (default: 64)", least=1
     )
@@ -168,16 +155,16 @@ class Recipe:
         "keep the target's features on disk, up to so many gigabytes; what is there stays, also if "
         "it is more (default: none)",
         metavar="GB",
-        least=0,
+        least=0.0,
     )
     seed: int = _loop(0, "(default: 0)", least=0)
 
     def __post_init__(self) -> None:
         Sampling(self.temp, self.top_p, seed=self.seed)
-        for option in fields(self):
-            _check_range(option.name, getattr(self, option.name), option.metadata)
+        for o in fields(self):
+            _check_range(o.name, getattr(self, o.name), o.metadata)
         if self.top_p and not self.temp:
-            raise UserError("top_p has no effect on greedy answers; give --temp as well.")
+            raise UserError("`top_p` has no effect on greedy answers; give --temp as well.")
         if self.self_prompts and self.regenerate is False:
             raise UserError(
                 "Prompts that --self-prompts invents have no answers; leave --no-regenerate out."
@@ -185,11 +172,11 @@ class Recipe:
         if self.epochs is not None and self.steps is not None:
             raise UserError("Training goes by --epochs or by --steps, not by both.")
         if self.dtype is not None and self.dtype not in DTYPES:
-            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
+            raise UserError(f"`dtype` must be one of {', '.join(DTYPES)}, not {self.dtype!r}.")
         if self.patience and self.held_out == 0:
-            raise UserError("patience has no effect without held-out sequences; leave it out.")
+            raise UserError("`patience` has no effect without held-out sequences; leave it out.")
         if self.warmup > 1:
-            raise UserError(f"warmup is a fraction of the steps, at most 1, not {self.warmup}.")
+            raise UserError(f"`warmup` is a fraction of the steps, at most 1, not {self.warmup}.")
         shape = [o.name for o in fields(self) if o.metadata["group"] == "drafter"]
         if self.init_from is not None and self.gives(*(set(shape) - set(_BESIDE_INIT))):
             raise UserError(
@@ -199,8 +186,8 @@ class Recipe:
         for name, (choice, needed) in _OF_CHOICES.items():
             if getattr(self, name) is not None and getattr(self, choice) != needed:
                 raise UserError(
-                    f"{name} has no effect with {choice} {getattr(self, choice)}; leave it out, or "
-                    f"give --{choice} {needed}."
+                    f"`{name}` has no effect with {choice} {getattr(self, choice)}; leave it out, "
+                    f"or give --{choice} {needed}."
                 )
         self.objective(self.block_size or BLOCK_SIZE)
 
@@ -225,11 +212,11 @@ class Recipe:
 
 
 def _check_range(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    least, above = limits.get("least"), limits.get("above")
     if value is None:
         return
-    if limits.get("whole"):
-        at_least_one(name, value)
-    if "least" in limits and not limits["least"] <= value < math.inf:
-        raise UserError(f"{name} must be {limits['least']} or more, not {value}.")
-    if "above" in limits and not limits["above"] < value < math.inf:
-        raise UserError(f"{name} must be above {limits['above']} and finite, not {value}.")
+    if least is not None:
+        check = check_number if isinstance(least, float) else whole_number
+        check(name, value, least)
+    if above is not None and not above < value < math.inf:
+        raise UserError(f"`{name}` must be above {above} and finite, not {value}.")

@@ -98,7 +98,7 @@ def test_gamma_of_the_paper():
     "field, value", [("gamma", 0.0), ("alpha", 0.0), ("alpha", 1.5), ("temperature", -1.0)]
 )
 def test_values_out_of_range(field, value):
-    with pytest.raises(UserError, match=f"{field} must.*{value}"):
+    with pytest.raises(UserError, match=rf"{field}` must.*{value}"):
         weights(**{field: value})
 
 
