@@ -30,6 +30,13 @@ class Draft:
     scores: mx.array | None = None
     noise: mx.array | None = None
 
+    def at(self, j: int) -> "Draft":
+        """What it takes to decide on position ``j`` alone: its token only where a test needs it."""
+        if self.scores is not None and j < self.tokens.shape[1]:
+            return Draft(self.tokens[:, j : j + 1], self.scores[:, j : j + 1])
+        noise = None if self.noise is None else self.noise[:, j : j + 1]
+        return Draft(self.tokens[:, :0], noise=noise)
+
 
 @dataclass
 class Verdict:
@@ -54,7 +61,8 @@ class Chooser:
         penalties: applied to the target's logits row by row, and to the draft's by what is
             committed before the block.
         processors: user's logits processors, called as mlx-lm calls them: ``f(tokens, logits)``
-            with all tokens so far ``[t]`` and logits ``[1, vocab]``. Batch 1 only.
+            with all tokens so far ``[t]`` and logits ``[1, vocab]``, once for each position, in
+            order. Batch 1 only.
         batch: batch rows.
         keep_logprobs: whether the verdict carries log-probabilities.
     """
@@ -101,41 +109,69 @@ class Chooser:
 
     def judge(self, draft: Draft | None, logits: mx.array, state: State) -> Verdict:
         """Decide on the drafts, given the target's logits ``[B, n, vocab]`` of the whole block."""
-        tokens = mx.zeros((logits.shape[0], 0), mx.int32) if draft is None else draft.tokens
-        logits = self._processed(logits, tokens, state)
+        if draft is None:
+            draft = Draft(mx.zeros((logits.shape[0], 0), mx.int32))
+        positions = _positions(state, logits.shape[1])
+        if self.penalties.penalizes:
+            logits = self.penalties.apply(logits.astype(mx.float32), state.history, positions - 1)
+        if self.processors:
+            return self._judge_in_order(draft, logits, positions, state.committed)
+        return self._decide(draft, logits, positions)
+
+    def _judge_in_order(
+        self, draft: Draft, logits: mx.array, positions: mx.array, seen: mx.array
+    ) -> Verdict:
+        """Decide position by position, waiting for each, and end at the first rejected draft.
+
+        A processor may keep a state that every call moves on, as those of grammar libraries do. So
+        it is called as in plain decoding: once for a position, and never behind a rejected draft.
+        """
+        n, emitted, logprobs = logits.shape[1], [], []
+        for j in range(n):
+            row = logits[:, j]
+            for processor in self.processors:
+                row = processor(seen, row)
+            one = draft.at(j)
+            # A rejection test of one draft also draws the token after it, which nobody takes.
+            width = one.tokens.shape[1] + 1
+            rows = mx.repeat(row[:, None], width, axis=1)
+            verdict = self._decide(one, rows, positions[:, j : j + width])
+            emitted.append(verdict.tokens[:, 0])
+            logprobs.append(verdict.logprobs)
+            seen = mx.concatenate([seen, emitted[-1]])
+            if j == n - 1 or not mx.array_equal(emitted[-1], draft.tokens[:, j]):
+                break
+        # What is behind the last one is never emitted, but a block has its width.
+        rest = n - len(emitted)
+        tokens = mx.pad(mx.stack(emitted, axis=1), [(0, 0), (0, rest)])
+        kept = None
+        if self._keep_logprobs:
+            kept = mx.concatenate([x[:, :1] for x in logprobs], axis=1)
+            kept = mx.pad(kept, [(0, 0), (0, rest), (0, 0)])
+        return Verdict(tokens, mx.array([len(emitted) - 1], mx.int32), kept)
+
+    def _decide(self, draft: Draft, logits: mx.array, positions: mx.array) -> Verdict:
+        """Decide on drafts, given the target's logits of them and perhaps of the token after."""
         logprobs = None
         if self._keep_logprobs or self.sampling.sampler is not None:
             logits = logits.astype(mx.float32)
             logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
-        if draft is not None and self._rejects:
+        if draft.scores is not None:
             p = mx.softmax(self.sampling.scores(logits.astype(mx.float32)), axis=-1)
             q = mx.softmax(draft.scores, axis=-1)
-            positions = _positions(state, logits.shape[1])
-            chosen, accepted = accept_by_rejection(tokens, q, p, self._seeds, positions)
+            chosen, accepted = accept_by_rejection(draft.tokens, q, p, self._seeds, positions)
         else:
-            noise = None if draft is None else draft.noise
-            chosen, accepted = accept_equal(tokens, self._choose(logits, logprobs, noise, state))
+            chosen = self._choose(logits, logprobs, draft.noise, positions)
+            chosen, accepted = accept_equal(draft.tokens, chosen)
         return Verdict(chosen.astype(mx.int32), accepted, logprobs if self._keep_logprobs else None)
 
-    def _processed(self, logits: mx.array, drafts: mx.array, state: State) -> mx.array:
-        n = logits.shape[1]
-        if self.penalties.penalizes:
-            last = state.offset[:, None] + mx.arange(n)
-            logits = self.penalties.apply(logits.astype(mx.float32), state.history, last)
-        if not self.processors:
-            return logits
-        rows = []
-        for j in range(n):
-            seen = mx.concatenate([state.committed, drafts[0, :j]])
-            row = logits[:, j]
-            for processor in self.processors:
-                row = processor(seen, row)
-            rows.append(row)
-        return mx.stack(rows, axis=1)
-
     def _choose(
-        self, logits: mx.array, logprobs: mx.array | None, noise: mx.array | None, state: State
+        self,
+        logits: mx.array,
+        logprobs: mx.array | None,
+        noise: mx.array | None,
+        positions: mx.array,
     ) -> mx.array:
         """The target's own token at every row of the block, ``[B, n]``."""
         if self.sampling.sampler is not None:
@@ -145,7 +181,6 @@ class Chooser:
         if not self._draws:
             return mx.argmax(logits, axis=-1)
         if noise is None:
-            positions = _positions(state, logits.shape[1])
             noise = gumbel(self._seeds[:, TARGET], positions, logits.shape[-1])
         return mx.argmax(self.sampling.scores(logits.astype(mx.float32)) + noise, axis=-1)
 

@@ -75,9 +75,9 @@ def stream_generate(
             Default: ``"coupled"``.
         sampler (callable): log-probabilities to tokens, as mlx-lm's ``make_sampler`` returns. The
             target's token is drawn with it, and drafts are accepted while they equal it.
-        logits_processors (list): called as mlx-lm calls them, as functions of the tokens so far
-            alone: a position may be asked for more than once, and after drafts that a processor
-            itself would forbid. Each round then waits for the last.
+        logits_processors (list): called as mlx-lm calls them, once for each position and in order,
+            so they may keep a state, as those of grammar libraries do. Each round then waits for
+            the last.
         logit_bias (dict), repetition_penalty, presence_penalty, frequency_penalty (float) and
             their ``…_context_size`` (int): as in ``mlx_lm.sample_utils.make_logits_processors``.
         stop (str or list): strings that end the text; they are not part of it.
