@@ -95,6 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         one of this program's, 130 after Ctrl-C, 141 when the output's reader has gone.
     """
     argv = sys.argv[1:] if argv is None else argv
+    main_thread = threading.current_thread() is threading.main_thread()
+    if main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Inherited from a script that has started this in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # transformers warns on import that it found no PyTorch; none is needed.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     # The Hub's library reports each of its retries; what comes of them is said once, at the end. It

@@ -8,6 +8,7 @@ from ..cache.adopt import StockCache
 from ..cache.context import ContextBuffer
 from ..cache.quantized import KVQuantization
 from ..target.target import Target
+from .interrupt import uninterrupted
 from .round import Drafting
 
 
@@ -42,19 +43,21 @@ def prefill(
     progress(0, total)
     for done in range(0, len(tokens), step_size):
         chunk = mx.array([tokens[done : done + step_size]])
-        _, features = target.forward(chunk, caches)
-        if quantization is not None:
-            quantization.apply(caches)
-        arrays = [c.state for c in caches]
-        if context is not None:
-            written = begin + done + chunk.shape[1]
-            for cache in context:
-                cache.reserve(written)
-            drafter.write_context(features, context)
-            for cache in context:
-                cache.offset = mx.array([written], mx.int32)
-            arrays += [(c.keys, c.values) for c in context]
-        del features
-        mx.eval(arrays)
+        # A prompt cache has all of a chunk or nothing of it.
+        with uninterrupted():
+            _, features = target.forward(chunk, caches)
+            if quantization is not None:
+                quantization.apply(caches)
+            arrays = [c.state for c in caches]
+            if context is not None:
+                written = begin + done + chunk.shape[1]
+                for cache in context:
+                    cache.reserve(written)
+                drafter.write_context(features, context)
+                for cache in context:
+                    cache.offset = mx.array([written], mx.int32)
+                arrays += [(c.keys, c.values) for c in context]
+            del features
+            mx.eval(arrays)
         mx.clear_cache()
         progress(done + chunk.shape[1], total)

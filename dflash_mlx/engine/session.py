@@ -13,6 +13,7 @@ from .block_size import BlockSizes
 from .cache_options import cached_tokens
 from .choose import Chooser
 from .history import History
+from .interrupt import uninterrupted
 from .prefill import prefill
 from .queue import RoundQueue
 from .request import Request
@@ -46,6 +47,8 @@ class Session:
     Attributes:
         statistics: counts over the rounds so far.
         clock: what was emitted, and in which time.
+        taken: how many of the emitted tokens somebody has got. The prompt cache holds these in the
+            end, whatever else the rounds have come to; whoever takes tokens counts them here.
     """
 
     def __init__(self, model: Pair, request: Request, sizes: BlockSizes):
@@ -55,6 +58,7 @@ class Session:
         kernels = model.drafter.kernels(sizes.largest) if sizes.largest > 1 else ""
         self.statistics = Statistics(kernels=kernels, auto=sizes.auto)
         self.clock = Clock(len(request.prompt))
+        self.taken = 0
 
     def emit(self) -> Iterator[EmittedToken]:
         """Emit tokens one by one; at the end, however it comes, complete the prompt cache."""
@@ -74,15 +78,16 @@ class Session:
             if not request.room:
                 self._tell_prompt_done()
             while clock.tokens < request.room:
-                if not queue.in_flight:
-                    queue.state.committed = mx.array(seen) if waits else None
-                    queue.submit(sizes.choose(queue.lengths[0]))
-                # The next round is queued before this one is read, unless this is likely the last.
-                likely = clock.tokens + max(statistics.tau, 1)
-                if not waits and likely < request.room:
-                    queue.submit(sizes.choose(queue.lengths[0]))
-                context = queue.lengths[0]
-                news, seconds = timer.read(queue)
+                with uninterrupted():
+                    if not queue.in_flight:
+                        queue.state.committed = mx.array(seen) if waits else None
+                        queue.submit(sizes.choose(queue.lengths[0]))
+                    # The next one is queued before this is read, unless this is likely the last.
+                    likely = clock.tokens + max(statistics.tau, 1)
+                    if not waits and likely < request.room:
+                        queue.submit(sizes.choose(queue.lengths[0]))
+                    context = queue.lengths[0]
+                    news, seconds = timer.read(queue)
                 if not statistics.total:
                     self._tell_prompt_done()
                 accepted = news.accepted[0]
@@ -101,8 +106,17 @@ class Session:
                     if clock.tokens >= request.room:
                         break
         finally:
-            if options.prompt_cache is not None:
-                self._hand_back(queue, end + clock.tokens)
+            interrupt, handed_back = None, options.prompt_cache is None
+            while not handed_back:
+                try:
+                    with uninterrupted():
+                        self._hand_back(queue, end + self.taken)
+                        handed_back = True
+                except KeyboardInterrupt as error:
+                    # Before it was begun, or when it was done.
+                    interrupt = error
+            if interrupt is not None:
+                raise interrupt
             sizes.finish()
 
     def _tell_prompt_done(self) -> None:

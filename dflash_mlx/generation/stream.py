@@ -173,8 +173,16 @@ def _stream(
                 detokenizer.add_token(token.id)
                 text, stopped = stops.feed(detokenizer.last_segment)
             if ended or stopped or clock.tokens >= request.room:
+                session.taken += 1
                 break
-            yield response(token, text)
+            step = response(token, text)
+            try:
+                yield step
+            except GeneratorExit:
+                # Closed, with this token in somebody's hands; after an interrupt nobody has it.
+                session.taken += 1
+                raise
+            session.taken += 1
             text = ""
     # The prompt cache is complete from here on, before the last response is seen.
     if not stopped:
