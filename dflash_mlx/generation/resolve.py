@@ -1,6 +1,7 @@
 """Options and a prompt, resolved against the pair that is to generate."""
 
 import operator
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -89,10 +90,14 @@ def _room(model: Pair, prompt_end: int, max_tokens: int) -> float:
     if model.context_length is None:
         return room
     if prompt_end >= model.context_length:
-        raise UserError(
+        found = (
             f"The prompt has {counted(prompt_end, 'token')} (prompt cache included), but the "
-            f"target's context is {model.context_length}; shorten it."
+            f"target's context is {model.context_length}"
         )
+        if model.context_ends:
+            raise UserError(f"{found}; shorten it.")
+        warnings.warn(f"{found} before its scaling; its text may make no sense.", stacklevel=5)
+        return room
     return min(room, model.context_length - prompt_end)
 
 

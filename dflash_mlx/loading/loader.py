@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from ..target.target import Target
 from .embedded import embedded_drafter, embedded_target, is_embedded_target
 from .hub import MODEL_FILES, fetch
 from .known_drafter import choose_drafter
+from .known_pairs import text_config
 from .pair import Pair
 from .pairing import check_pair
 
@@ -82,7 +83,7 @@ def load(
     if embedded and mx.default_device() == mx.cpu:
         # The CPU backend is fast in float32 alone.
         model, drafter = _float32(model), None if drafter is None else _float32(drafter)
-    pair = make_pair(model, drafter, _context_length(config))
+    pair = make_pair(model, drafter, *context_length(config))
     if mx.default_device() == mx.cpu and pair.target.dtype != mx.float32:
         warnings.warn(
             f"The target runs in {pair.target.dtype} on the CPU, where MLX is fast in float32 "
@@ -107,9 +108,12 @@ def _drafter_folder(
 
 
 def make_pair(
-    model: nn.Module, drafter: Drafter | None = None, context_length: int | None = None
+    model: nn.Module,
+    drafter: Drafter | None = None,
+    context_length: int | None = None,
+    context_ends: bool = True,
 ) -> Pair:
-    """Pair an mlx-lm model with a drafter, both loaded already.
+    """Pair an mlx-lm model with a drafter, both loaded already; see :class:`~.pair.Pair`.
 
     Raises:
         UserError: they do not fit together, or the target's family is not supported. The model is
@@ -117,7 +121,7 @@ def make_pair(
     """
     untapped = Target(model)
     if drafter is None:
-        return Pair(untapped, None, context_length)
+        return Pair(untapped, None, context_length, context_ends)
     check_pair(drafter.config, untapped)
     if drafter.dtype != mx.float32 and untapped.dtype == mx.float32:
         drafter.set_dtype(mx.float32)
@@ -125,7 +129,7 @@ def make_pair(
     # Without taps, the feature is what comes out of the final norm.
     taps = drafter.config.target_layer_ids or (untapped.num_layers,)
     target = Target(model, taps, untapped.family)
-    return Pair(target, BoundDrafter(drafter, target), context_length)
+    return Pair(target, BoundDrafter(drafter, target), context_length, context_ends)
 
 
 def load_drafter(path: Path) -> Drafter:
@@ -212,9 +216,25 @@ def _float32(model: nn.Module) -> nn.Module:
     return model
 
 
-def _context_length(config: dict[str, Any]) -> int | None:
-    """Positions that a target's config declares, wherever its family keeps the key."""
-    for part in (config, config.get("text_config", {})):
-        if isinstance(part.get("max_position_embeddings"), int):
-            return part["max_position_embeddings"]
-    return None
+def context_length(config: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Positions that a target's config declares, and whether it surely ends there.
+
+    A YaRN factor multiplies what the model was first trained for. ``max_position_embeddings`` may
+    have been raised to the product or not (Qwen3's is not); the larger one counts. In llama3 and
+    longrope configs it always is the scaled length. Of other scalings it is not known.
+
+    Args:
+        config: of the target; a multimodal one keeps the language model's in ``text_config``.
+    """
+    for part in (config, text_config(config)):
+        length = part.get("max_position_embeddings")
+        if isinstance(length, int):
+            scaling = part.get("rope_scaling") or part.get("rope_parameters")
+            scaling = scaling if isinstance(scaling, dict) else {}
+            kind = scaling.get("rope_type", scaling.get("type", "default"))
+            factor = scaling.get("factor")
+            if kind == "yarn" and factor:
+                trained = scaling.get("original_max_position_embeddings") or length
+                return max(length, int(factor * trained)), True
+            return length, kind in ("default", "mrope", "llama3", "longrope", "su")
+    return None, False

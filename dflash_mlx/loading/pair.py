@@ -22,16 +22,22 @@ class Pair:
         target: the target, tapped for the drafter.
         drafter: bound to the target, or None: then every generation decodes plainly.
         context_length: positions that the target was made for, or None if it does not say.
+        context_ends: whether it surely was not made for more.
         costs: what rounds cost on this machine, once :func:`dflash_mlx.tune` was asked for it.
         cost_file: keeps them for the next process; None before, and for costs set by hand.
     """
 
     def __init__(
-        self, target: Target, drafter: Drafting | None = None, context_length: int | None = None
+        self,
+        target: Target,
+        drafter: Drafting | None = None,
+        context_length: int | None = None,
+        context_ends: bool = True,
     ):
         self.target = target
         self.drafter = drafter
         self.context_length = context_length
+        self.context_ends = context_ends
         self.costs: CostTable | None = None
         self.cost_file: CostFile | None = None
 

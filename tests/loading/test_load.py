@@ -76,6 +76,55 @@ def test_context_length_comes_from_the_config(target):
     assert last.finish_reason == "length"
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "ends"),
+    [
+        ({"max_position_embeddings": 40960}, 40960, True),
+        ({"max_position_embeddings": 40960, "rope_scaling": YARN}, 131072, True),
+        ({"max_position_embeddings": 163840, "rope_scaling": YARN}, 163840, True),
+        (
+            {"max_position_embeddings": 8192, "rope_scaling": {"type": "yarn", "factor": 2}},
+            16384,
+            True,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"rope_type": "llama3", "factor": 32},
+            },
+            131072,
+            True,
+        ),
+        (
+            {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 4}},
+            4096,
+            False,
+        ),
+        (
+            {"text_config": {"max_position_embeddings": 40960, "rope_parameters": YARN}},
+            131072,
+            True,
+        ),
+        ({}, None, False),
+    ],
+)
+def test_the_context_counts_its_scaling(config, length, ends):
+    assert loading.context_length(config) == (length, ends)
+
+
+def test_beyond_a_length_that_is_not_certain_is_warned_of(target):
+    scaled = {"max_position_embeddings": 33, "rope_scaling": {"type": "linear", "factor": 4.0}}
+    config = json.loads((target / "config.json").read_text()) | scaled
+    (target / "config.json").write_text(json.dumps(config))
+    model, tokenizer = dflash_mlx.load(target)
+    with pytest.warns(UserWarning, match="40 tokens .* is 33"):
+        *_, last = dflash_mlx.stream_generate(model, tokenizer, "a" * 40, 3)
+    assert last.generation_tokens == 3
+
+
 def test_tokenizer_config_is_passed_on(target):
     _, tokenizer = dflash_mlx.load(target, tokenizer_config={"eos_token": "!"})
     assert tokenizer.eos_token == "!"
