@@ -12,7 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx import Pair
 from dflash_mlx.cache.adopt import adopt
-from dflash_mlx.cache.linear import LinearCache
+from dflash_mlx.cache.protocol import ContextBuffer
 from dflash_mlx.drafter.bound import BoundDrafter
 from dflash_mlx.drafter.proposal import IndependentRows, Proposal
 from dflash_mlx.engine.choose import Chooser
@@ -106,7 +106,7 @@ class ScriptedDrafter:
         self._script = mx.where(right, truth, (truth + 1) % vocab)
         mx.eval(self._script)
 
-    def draft(self, anchor: mx.array, block_size: int, context: list[LinearCache]) -> Proposal:
+    def draft(self, anchor: mx.array, block_size: int, context: list[ContextBuffer]) -> Proposal:
         logits = self._drafter.draft(anchor, block_size, context).logits
         at = context[0].offset[:, None] + 1 + mx.arange(block_size - 1)
         tokens = self._script[mx.minimum(at, self._script.size - 1)]

@@ -17,7 +17,9 @@ from graph import Layouts, capture, kernels_chosen, launches
 from qwen3 import qwen3_pair
 
 import dflash_mlx
-from dflash_mlx.cache.linear import GROWTH, LinearCache, round_up
+from dflash_mlx.cache.context import LinearContext
+from dflash_mlx.cache.linear import GROWTH, KVBuffer, LinearCache, round_up
+from dflash_mlx.cache.protocol import TargetBuffer
 from dflash_mlx.engine.choose import Chooser
 from dflash_mlx.engine.round import run_round
 from dflash_mlx.engine.sampling import Sampling
@@ -40,7 +42,7 @@ class _WatchedTarget(Target):
         self.__dict__.update(vars(target))
 
     def forward(
-        self, ids: mx.array, caches: Sequence[LinearCache]
+        self, ids: mx.array, caches: Sequence[TargetBuffer]
     ) -> tuple[mx.array, mx.array | None]:
         self.block, self.gave = ids, super().forward(ids, caches)
         return self.gave
@@ -64,12 +66,12 @@ def round_launches(
     counts: dict[str, int] = {}
 
     def one_round(anchor: mx.array, offset: mx.array, *parts: mx.array) -> list[mx.array]:
-        start = mx.zeros_like(offset)
-        buffers = [
-            LinearCache(keys, values, offset, start if i >= layers else None)
-            for i, (keys, values) in enumerate(zip(parts[::2], parts[1::2], strict=True))
-        ]
-        state = State(anchor, offset, buffers[:layers], buffers[layers:] if drafter else None)
+        kv, start = list(zip(parts[::2], parts[1::2], strict=True)), mx.zeros_like(offset)
+        context_kv = [LinearContext(start) for _ in kv[layers:]] if drafter else None
+        for buffer, arrays in zip(context_kv or (), kv[layers:], strict=True):
+            buffer.offset, (buffer.keys, buffer.values) = offset, arrays
+        caches = [LinearCache(offset, *arrays) for arrays in kv[:layers]]
+        state = State(anchor, offset, caches, context_kv)
         state.reserve(context + block_size)
         target = _WatchedTarget(pair.target)
         verdict = run_round(target, drafter, Chooser(Sampling()), state, block_size)
@@ -90,7 +92,7 @@ def round_launches(
     return {name: launches(stage, layouts) for name, stage in graph.stages(counts).items()}
 
 
-def _written(caches: Sequence[LinearCache]) -> list[mx.array]:
+def _written(caches: Sequence[KVBuffer]) -> list[mx.array]:
     return [x for cache in caches for x in (cache.keys, cache.values)]
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from dflash_mlx.kernels import block_heads, context_kv
+from dflash_mlx.kernels.block_heads import BlockHeads
+from dflash_mlx.kernels.context_kv import ContextKV
+from dflash_mlx.kernels.norm_rope import NormRope
 
 LAYERS, KV_HEADS, HEADS, HEAD_DIM, HIDDEN = 5, 8, 32, 128, 2560
-EPS = 1e-6
+NORM_ROPE = NormRope(mx.ones(HEAD_DIM // 2), eps=1e-6)
 ROWS = (1, 4, 8, 16, 32, 2048)
 DTYPES = (mx.bfloat16, mx.float16, mx.float32)
 BITS = (None, 4, 8)
@@ -37,7 +39,7 @@ def bandwidth(megabytes: int = 512, repeats: int = 9) -> dict[str, Any]:
 def kernels(
     cache_bytes: int = 256 * 2**20, repeats: int = 7, hidden: int = HIDDEN
 ) -> list[dict[str, Any]]:
-    """One entry a path, dtype, kind of weights and number of rows.
+    """One entry a route, dtype, kind of weights and number of rows.
 
     Args:
         cache_bytes: weights are cycled through copies of so many bytes in all, so that none of
@@ -70,22 +72,21 @@ def _context_entries(
     weights = sum(w.nbytes for _, w in first.parameters().items())
     copies = min(CALLS, max(1, -(-cache_bytes // weights)))
     projections = [first, *(projection(dtype, bits, hidden) for _ in range(copies - 1))]
-    k_norm, periods = mx.ones((LAYERS, HEAD_DIM)), mx.ones(HEAD_DIM // 2)
-    offset = mx.array([1000], mx.int32)
+    k_norm, offset = mx.ones((LAYERS, HEAD_DIM)), mx.array([1000], mx.int32)
+    layers = [ContextKV(p, k_norm, NORM_ROPE) for p in projections]
     entries = []
     for rows in ROWS:
         c = mx.random.normal((1, rows, hidden)).astype(dtype)
-        mx.eval(c, k_norm, periods, offset)
-        chosen = context_kv.choose_path(rows, dtype, first, k_norm, periods).name
+        mx.eval(c, k_norm, offset, NORM_ROPE.periods)
+        chosen = layers[0].route(rows, dtype).name
 
-        for path in dict.fromkeys((chosen, "plain")):
+        for route in dict.fromkeys((chosen, "plain")):
 
-            def call(i: int, path: str = path, c: mx.array = c) -> tuple[mx.array, ...]:
-                use = projections[i % copies]
-                return context_kv.context_kv(c, use, k_norm, periods, offset, eps=EPS, path=path)
+            def call(i: int, route: str = route, c: mx.array = c) -> tuple[mx.array, ...]:
+                return layers[i % copies](c, offset, route)
 
             moved = weights + c.nbytes + sum(x.nbytes for x in call(0))
-            entry = {"kernel": f"context_kv {path}", "dtype": str(dtype).removeprefix("mlx.core.")}
+            entry = {"kernel": f"context_kv {route}", "dtype": str(dtype).removeprefix("mlx.core.")}
             entry |= {"bits": bits, "rows": rows, "bytes": moved}
             entries.append(entry | _timed(call, moved, repeats))
     return entries
@@ -94,18 +95,17 @@ def _context_entries(
 def _block_entries(dtype: mx.Dtype, repeats: int, n: int = 16) -> list[dict[str, Any]]:
     q = mx.random.normal((1, n, HEADS * HEAD_DIM)).astype(dtype)
     kv = mx.random.normal((1, n, 2 * KV_HEADS * HEAD_DIM)).astype(dtype)
-    norms, periods = mx.ones((2, HEAD_DIM)), mx.ones(HEAD_DIM // 2)
-    offset = mx.array([1000], mx.int32)
-    mx.eval(q, kv, norms, periods, offset)
-    chosen = block_heads.choose_path(dtype, norms, periods).name
+    norms, offset = mx.ones((2, HEAD_DIM)), mx.array([1000], mx.int32)
+    mx.eval(q, kv, norms, offset, NORM_ROPE.periods)
+    heads = BlockHeads(norms, NORM_ROPE)
     entries = []
-    for path in dict.fromkeys((chosen, "plain")):
+    for route in dict.fromkeys((heads.route(dtype).name, "plain")):
 
-        def call(_: int, path: str = path) -> tuple[mx.array, ...]:
-            return block_heads.block_heads(q, kv, norms, periods, offset, eps=EPS, path=path)
+        def call(_: int, route: str = route) -> tuple[mx.array, ...]:
+            return heads(q, kv, offset, route)
 
         moved = 2 * (q.nbytes + kv.nbytes)
-        entry = {"kernel": f"block_heads {path}", "dtype": str(dtype).removeprefix("mlx.core.")}
+        entry = {"kernel": f"block_heads {route}", "dtype": str(dtype).removeprefix("mlx.core.")}
         entry |= {"bits": None, "rows": n, "bytes": moved}
         entries.append(entry | _timed(call, moved, repeats))
     return entries

@@ -1,112 +1,108 @@
-"""A key/value buffer whose offset lives on the device, so that nothing is ever rolled back."""
+"""A preallocated buffer of keys and values, where position ``p`` lives in place ``p``."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import mlx.core as mx
+from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache
+
+from .protocol import Buffer, TargetBuffer
 
 GROWTH = 256
 VIEW = 64
 
+# Keys or values ``[B, kv_heads, capacity, width]``, or codes, scales and biases of that shape each.
+Packed = tuple[mx.array, mx.array, mx.array]
+Stored = mx.array | Packed
 
-def round_up(n: int, step: int) -> int:
-    """The least multiple of ``step`` that is not below ``n``."""
-    return -(-n // step) * step
 
-
-class LinearCache:
-    """One layer's keys and values, preallocated, one offset a batch row.
-
-    It answers the three calls that mlx-lm's attention makes (``offset``, ``make_mask``,
-    ``update_and_fetch``). A forward of ``n`` rows writes them at ``offset`` and leaves the offset
-    alone; the caller commits by assigning a larger one. What lies past the offset is masked out
-    and overwritten by the next forward.
+class KVBuffer(Buffer):
+    """One layer's keys and values, one offset a batch row.
 
     Attributes:
         keys: ``[B, kv_heads, capacity, key_dim]``, or None before the first write.
         values: ``[B, kv_heads, capacity, value_dim]``, or None before the first write.
-        offset: ``[B]`` int32, the number of committed rows.
-        start: ``[B]`` int32 or None, the first row that may be attended to.
-        view: how many leading rows attention reads; the host raises it with :meth:`reserve`.
+        offset: ``[B]`` int32, the number of committed positions.
+        view: how many leading places attention reads; the host raises it with :meth:`reserve`.
     """
 
-    def __init__(
-        self,
-        keys: mx.array | None,
-        values: mx.array | None,
-        offset: mx.array,
-        start: mx.array | None = None,
-    ):
+    def __init__(self, offset: mx.array, keys: Stored | None = None, values: Stored | None = None):
         self.keys = keys
         self.values = values
         self.offset = offset
-        self.start = start
         self.view = 0
 
-    @classmethod
-    def adopt(cls, rows: Sequence[KVCache]) -> "LinearCache":
-        """Take over the same layer's stock caches, one a batch row.
-
-        The rows may differ in length. The stock caches stay as they are; whoever needs them no
-        longer drops them, so that nothing is held twice.
-        """
-        offset = mx.array([c.offset for c in rows], mx.int32)
-        keys, values = stacked([c.keys for c in rows]), stacked([c.values for c in rows])
-        return cls(keys, values, offset)
-
-    @classmethod
-    def stack(cls, rows: Sequence["LinearCache"]) -> "LinearCache":
-        """Several buffers of the same layer as one, a batch row each; they stay as they are."""
-        keys, values = stacked([r.keys for r in rows]), stacked([r.values for r in rows])
-        starts = [mx.zeros_like(r.offset) if r.start is None else r.start for r in rows]
-        return cls(keys, values, mx.concatenate([r.offset for r in rows]), mx.concatenate(starts))
-
-    def rewind(self, length: int) -> None:
-        """Go back to ``length`` committed rows."""
-        self.offset = mx.full(self.offset.shape, length, mx.int32)
-
     def commit(self, offset: mx.array, accepted: mx.array) -> None:
-        """Move on to ``offset [B]``, past the anchor and ``accepted [B]`` drafts of a round."""
         self.offset = offset
 
     def arrays(self) -> list[mx.array]:
-        """What the next forward reads, to be evaluated."""
         return [self.keys, self.values]
 
-    def hand_back(self, row: int, length: int, cache: KVCache) -> None:
-        """Make ``cache`` a stock cache of this buffer's ``row`` with ``length`` committed rows."""
-        if self.keys is not None:
-            cache.keys = self.keys[row : row + 1]
-            cache.values = self.values[row : row + 1]
-            cache.offset = length
-
-    def reserve(self, rows: int) -> None:
-        """Make room for ``rows`` rows, and let attention see that many."""
-        self.view = round_up(rows, VIEW)
-        capacity = round_up(rows, GROWTH)
-        if self.keys is not None and capacity > self.keys.shape[2]:
-            self.keys = padded(self.keys, capacity)
-            self.values = padded(self.values, capacity)
-
-    def write(self, keys: mx.array, values: mx.array) -> None:
-        """Write ``[B, kv_heads, n, head_dim]`` rows at the offset, without committing them."""
-        if self.keys is None:
-            self.keys, self.values = (
-                padded(mx.zeros_like(x[:, :, :0]), round_up(self.view, GROWTH))
-                for x in (keys, values)
-            )
-        self.keys = write_rows(self.keys, keys, self.offset)
-        self.values = write_rows(self.values, values, self.offset)
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write rows at the offset and return the keys and values that attention reads."""
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Stored, Stored]:
+        """Write at the offset, and return the keys and values that attention reads."""
         self.write(keys, values)
-        return self.keys[:, :, : self.view], self.values[:, :, : self.view]
+        return tree_map(lambda x: x[:, :, : self.view], (self.keys, self.values))
+
+
+class LinearBuffer(KVBuffer):
+    """Keys and values of all positions; the capacity grows in steps."""
+
+    def reserve(self, length: int) -> None:
+        self.view = round_up(length, VIEW)
+        capacity = round_up(length, GROWTH)
+        if self.keys is not None:
+            self.keys, self.values = tree_map(
+                lambda x: padded(x, capacity), (self.keys, self.values)
+            )
+
+    def write(self, keys: Stored, values: Stored) -> None:
+        """Write ``[B, kv_heads, n, width]`` at the offset, without committing them."""
+        if self.keys is None:
+            capacity = round_up(self.view, GROWTH)
+            self.keys, self.values = tree_map(
+                lambda x: padded(x[:, :, :0], capacity), (keys, values)
+            )
+        self.keys, self.values = tree_map(self._written, (self.keys, self.values), (keys, values))
+
+    def _written(self, buffer: mx.array, new: mx.array) -> mx.array:
+        """The buffer with ``new [B, kv_heads, n, width]`` at the offset."""
+        new = new.astype(buffer.dtype)
+        if new.shape[0] == 1:
+            return mx.slice_update(buffer, new, self.offset, (2,))
+        place = (self.offset[:, None] + mx.arange(new.shape[2]))[:, None, :, None]
+        return mx.put_along_axis(buffer, mx.broadcast_to(place, new.shape), new, axis=2)
+
+
+class LinearCache(LinearBuffer, TargetBuffer):
+    """What takes over ``KVCache``: it answers the three calls that mlx-lm's attention makes.
+
+    These are ``offset``, ``make_mask`` and ``update_and_fetch``.
+    """
+
+    @classmethod
+    def adopt(cls, caches: Sequence[KVCache], *settings: object) -> Self:
+        """Take over the same layer's stock caches, one a batch row; they stay as they are.
+
+        They may differ in length. Whoever needs them no longer drops them, so that nothing is held
+        twice.
+        """
+        offset = mx.array([c.offset for c in caches], mx.int32)
+        keys, values = stacked([c.keys for c in caches]), stacked([c.values for c in caches])
+        return cls(offset, keys, values, *settings)
+
+    def hand_back(self, row: int, length: int, cache: KVCache) -> KVCache:
+        if self.keys is not None:
+            cache.keys, cache.values = tree_map(
+                lambda x: x[row : row + 1], (self.keys, self.values)
+            )
+            cache.offset = length
+        return cache
 
     def make_mask(
         self, n: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array:
-        """Causal mask of the next ``n`` rows over the view, ``[B, 1, n, view]`` bool.
+        """Causal mask of the next ``n`` positions over the view, ``[B, 1, n, view]`` bool.
 
         ``return_array`` is part of mlx-lm's call; a device-side offset always needs an array.
         """
@@ -117,32 +113,27 @@ class LinearCache:
             mask = mask & (query < key + window_size)
         return mask
 
-    def positions(self, n: int) -> mx.array:
-        """The position of each row of the view, ``[1, view]``, whatever is written next."""
-        return mx.arange(self.view)[None]
 
-
-def stacked(parts: Sequence[mx.array | None]) -> mx.array | None:
-    """Buffers of one row each as one batch, padded to the longest; None marks an empty one."""
-    present = [p for p in parts if p is not None]
-    if not present:
-        return None
-    capacity = max(p.shape[2] for p in present)
-    rows = [mx.zeros_like(present[0][:, :, :0]) if p is None else p for p in parts]
-    return mx.concatenate([padded(r, capacity) for r in rows])
+def round_up(n: int, step: int) -> int:
+    """The least multiple of ``step`` that is not below ``n``."""
+    return -(-n // step) * step
 
 
 def padded(buffer: mx.array, capacity: int) -> mx.array:
-    """The buffer with zero rows appended up to ``capacity``."""
-    if buffer.shape[2] == capacity:
-        return buffer
-    return mx.pad(buffer, [(0, 0), (0, 0), (0, capacity - buffer.shape[2]), (0, 0)])
+    """The buffer with zeros appended up to ``capacity`` positions, if it has fewer."""
+    missing = capacity - buffer.shape[2]
+    return mx.pad(buffer, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing > 0 else buffer
 
 
-def write_rows(buffer: mx.array, rows: mx.array, offset: mx.array) -> mx.array:
-    """The buffer with ``rows [B, kv_heads, n, width]`` written at ``offset [B]``."""
-    rows = rows.astype(buffer.dtype)
-    if rows.shape[0] == 1:
-        return mx.slice_update(buffer, rows, offset, (2,))
-    index = (offset[:, None] + mx.arange(rows.shape[2]))[:, None, :, None]
-    return mx.put_along_axis(buffer, mx.broadcast_to(index, rows.shape), rows, axis=2)
+def stacked(parts: Sequence[Stored | None]) -> Stored | None:
+    """Buffers of one batch row each as one, padded to the longest; None marks an empty one."""
+    present = [p for p in parts if p is not None]
+    if not present:
+        return None
+    empty = tree_map(lambda x: x[:, :, :0], present[0])
+    return tree_map(_concatenated, *[empty if p is None else p for p in parts])
+
+
+def _concatenated(*parts: mx.array) -> mx.array:
+    capacity = max(p.shape[2] for p in parts)
+    return mx.concatenate([padded(p, capacity) for p in parts])

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
-from .adopt import StockCache, leaves
-from .context import ContextBuffer
+from .adopt import leaves
+from .protocol import ContextBuffer, StockCache
 
-# How much of each row is compared to tell whether it is still the same token's.
+# How much of each position is compared to tell whether it is still the same token's.
 MARK = 8
 
 
@@ -36,7 +36,7 @@ class PromptCache(list):
 
         Returns:
             None if there is none, if it is another drafter's, if the caches went further without
-            it or hold other tokens by now, or if they were trimmed to before its first row.
+            it or hold other tokens by now, or if they were trimmed to before its first position.
         """
         context, self._context = self._context, None
         if context is None or self._drafter() is not drafter:
@@ -64,7 +64,7 @@ class PromptCache(list):
 
 
 def _mark(caches: Iterable[StockCache], length: int) -> mx.array | None:
-    """A little of each of the first ``length`` rows, ``[length, …]``; None if all caches rotate.
+    """A little of each of the first ``length`` positions; None if all caches rotate.
 
     A cache that was trimmed and then continued with other tokens has the old ones' length.
     """

@@ -7,35 +7,37 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
-# A generation ends within the round that is being emitted, or on the first row of the one queued
+from .protocol import TargetBuffer
+
+# A generation ends within the round that is being emitted, or on the first token of the one queued
 # behind it.
 KEPT = 2
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """One call of a recurrence, which can be made again over fewer rows.
+    """One call of a recurrence, which can be made again over fewer tokens.
 
     Attributes:
-        function: mlx-lm's; it returns the output of each row and the state after the last.
+        function: mlx-lm's; it returns the output of each token and the state after the last.
         arguments: its arguments by name, without ``state``, ``mask`` and ``lengths``.
-        takes_lengths: the function wants the number of unmasked rows as well as the mask.
-        rows: how many rows went in.
-        state: what it returned, if a single row went in: then nothing is left to replay.
+        takes_lengths: the function wants the number of unmasked tokens as well as the mask.
+        n: how many tokens went in.
+        state: what it returned, if a single token went in: then nothing is left to replay.
     """
 
     function: Callable[..., tuple[mx.array, mx.array]]
     arguments: dict[str, object]
     takes_lengths: bool
-    rows: int
+    n: int
     state: mx.array | None
 
     def after(self, state: mx.array | None, count: mx.array) -> mx.array:
-        """``state`` after the first ``count [B]`` rows, at least one each."""
+        """``state`` after the first ``count [B]`` tokens, at least one each."""
         if self.state is not None:
             return self.state
         extra = {"lengths": count} if self.takes_lengths else {}
-        mask = mx.arange(self.rows) < count[:, None]
+        mask = mx.arange(self.n) < count[:, None]
         return self.function(**self.arguments, state=state, mask=mask, **extra)[1]
 
     def arrays(self) -> list[mx.array]:
@@ -45,24 +47,24 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class Window:
-    """The input of a causal convolution, whose state is its last rows.
+    """The input of a causal convolution, whose state is the last of it.
 
     Attributes:
-        rows: ``[B, width + n, channels]``, the state in front of the ``n`` rows of a forward.
-        width: rows of the state.
+        inputs: ``[B, width + n, channels]``, the state in front of the ``n`` tokens of a forward.
+        width: tokens of the state.
     """
 
-    rows: mx.array
+    inputs: mx.array
     width: int
 
     def after(self, state: mx.array | None, count: mx.array) -> mx.array:
-        """The state after the first ``count [B]`` rows; ``state`` is in the window already."""
+        """The state after the first ``count [B]`` tokens; ``state`` is in the window already."""
         at = (count[:, None] + mx.arange(self.width))[..., None]
-        return mx.take_along_axis(self.rows, at, axis=1)
+        return mx.take_along_axis(self.inputs, at, axis=1)
 
     def arrays(self) -> list[mx.array]:
         """What a replay reads."""
-        return [self.rows]
+        return [self.inputs]
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Tape:
 
 @dataclass(frozen=True)
 class Round:
-    """A forward's start and inputs: enough for the states after any of its rows.
+    """A forward's start and inputs: enough for the states after any of its tokens.
 
     Attributes:
         offset: ``[B]`` int32, tokens in ``states``.
@@ -93,20 +95,20 @@ class Round:
     steps: list[Recurrence | Window]
 
     def after(self, count: mx.array) -> list[mx.array]:
-        """The states after the first ``count [B]`` rows, at least one each."""
+        """The states after the first ``count [B]`` tokens, at least one each."""
         return [step.after(x, count) for step, x in zip(self.steps, self.states, strict=True)]
 
 
-class RecurrentCache:
+class RecurrentCache(TargetBuffer):
     """One layer's convolution and recurrence states, at the last commit.
 
     mlx-lm's layer reads the states as items and assigns new ones. A new one counts only after
-    :meth:`record` has been told what it came from: then :meth:`commit` replays as many rows as
+    :meth:`record` has been told what it came from: then :meth:`commit` replays as many tokens as
     were accepted, each batch row its own number, inside the graph.
 
     Attributes:
         states: ``[B, …]`` each, or None before the first token.
-        lengths, left_padding: None; here no row is padding.
+        lengths, left_padding: None; here no token is padding.
     """
 
     lengths = None
@@ -121,9 +123,9 @@ class RecurrentCache:
         self._offset: mx.array | None = None
 
     @classmethod
-    def adopt(cls, rows: Sequence[ArraysCache]) -> "RecurrentCache":
+    def adopt(cls, caches: Sequence[ArraysCache]) -> "RecurrentCache":
         """Take over the same layer's stock caches, one a batch row; they stay as they are."""
-        return cls([_stacked(items) for items in zip(*(c.cache for c in rows), strict=True)])
+        return cls([_stacked(items) for items in zip(*(c.cache for c in caches), strict=True)])
 
     def __getitem__(self, i: int) -> mx.array | None:
         return self.states[i]
@@ -132,12 +134,12 @@ class RecurrentCache:
         self._written[i] = state
 
     def advance(self, n: int) -> None:
-        """The layer has read ``n`` rows, none of which is committed yet."""
+        """The layer has read ``n`` tokens, none of which is committed yet."""
 
     def make_mask(self, n: int) -> None:
-        """No row of a forward is padding."""
+        """No token of a forward is padding."""
 
-    def reserve(self, rows: int) -> None:
+    def reserve(self, length: int) -> None:
         """A state needs no room."""
 
     def record(self, tape: Tape) -> None:
@@ -174,8 +176,11 @@ class RecurrentCache:
         steps = self._rounds[-1].steps if self._rounds else ()
         return [x for step in steps for x in step.arrays()]
 
-    def hand_back(self, row: int, length: int, cache: ArraysCache) -> None:
-        """Make ``cache`` a stock cache of this ``row`` after its first ``length`` tokens.
+    def replayed(self) -> list[mx.array]:
+        return self.states
+
+    def hand_back(self, row: int, length: int, cache: ArraysCache) -> ArraysCache:
+        """Leave the state after the first ``length`` tokens of batch row ``row`` in ``cache``.
 
         Raises:
             ValueError: the state of that length is not known any more, or not yet.
@@ -183,12 +188,13 @@ class RecurrentCache:
         states = self.states if self._offset is None else self._states_after(row, length)
         # A list of its own: a copy of the stock cache may share the old one.
         cache.cache = [x if x is None else x[row : row + 1] for x in states]
+        return cache
 
     def _states_after(self, row: int, length: int) -> list[mx.array | None]:
         count = length - self._offset[row].item()
         if count == 0:
             return self.states
-        # Newest first: an older round's rejected rows reach past the start of the next.
+        # Newest first: an older round's rejected tokens reach past the start of the next.
         for start in reversed(self._rounds if count < 0 else ()):
             count = length - start.offset[row].item()
             if count >= 0:
@@ -196,14 +202,15 @@ class RecurrentCache:
         raise ValueError(f"The recurrent state after {length} tokens is out of reach.")
 
 
-def _window(rows: mx.array | None, written: mx.array | None) -> Window:
-    if rows is None or written is None or rows.ndim != 3 or rows.shape[2] != written.shape[2]:
+def _window(inputs: mx.array | None, written: mx.array | None) -> Window:
+    known = inputs is not None and written is not None and inputs.ndim == 3
+    if not known or inputs.shape[2] != written.shape[2]:
         raise ValueError("A recurrent state came from no convolution or recurrence that is known.")
-    return Window(rows, written.shape[1])
+    return Window(inputs, written.shape[1])
 
 
 def _stacked(items: Sequence[mx.array | None]) -> mx.array | None:
-    """The same state of several rows; a row without one has zeros, as mlx-lm's layers have."""
+    """The same state of a batch; a row without one has zeros, as mlx-lm's layers have."""
     present = [x for x in items if x is not None]
     if not present:
         return None

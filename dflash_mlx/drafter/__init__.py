@@ -1,0 +1,1 @@
+"""The drafter: its configuration, its forward over a block, and what it proposes."""

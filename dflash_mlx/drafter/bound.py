@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from ..cache.context import ContextBuffer
+from ..cache.protocol import ContextBuffer
 from ..files import fingerprint
 from ..target.target import Target
 from .model import Drafter
@@ -14,23 +14,21 @@ from .vocabulary import Vocabulary
 
 
 class BoundDrafter:
-    """Drafts a block from an anchor, and keeps the context K/V up to date.
-
-    This is the face that a round knows; anything with these attributes and methods can draft.
+    """The face of a drafter that a round knows; see :class:`.proposal.Drafting`.
 
     Args:
         drafter: with its context weights stacked.
         target: the target that the features come from.
-
-    Attributes:
-        block_size: the largest block the drafter was trained for, anchor included.
-        fingerprint: of the drafter, as far as its speed goes.
     """
 
     def __init__(self, drafter: Drafter, target: Target):
         config = drafter.config
         self.block_size = config.block_size
         self.fingerprint = fingerprint(drafter)
+        # What needs no target is the drafter's own.
+        self.kernels = drafter.kernels
+        self.make_context = drafter.make_context
+        self.write_context = drafter.write_context
         self._config = config
         self._drafter = drafter
         self._target = target
@@ -42,19 +40,6 @@ class BoundDrafter:
         d2t = drafter.d2t if config.draft_vocab_size is not None else None
         self._vocabulary = Vocabulary(config, d2t, target.vocab_size)
         mx.eval(self._mask_embedding)
-
-    def kernels(self, block_size: int) -> str:
-        """Which way the drafter's fused parts run in a round of one sequence, and why."""
-        drafter = self._drafter
-        return f"context K/V {drafter.context_path(block_size)}, block {drafter.block_path()}"
-
-    def make_context(self, start: mx.array) -> list[ContextBuffer]:
-        """Empty context K/V whose first row is at position ``start [B]``."""
-        return self._drafter.make_context(start)
-
-    def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None:
-        """Write the context K/V of ``features [B, n, taps * hidden]`` at the context's offset."""
-        self._drafter.write_context(features, context)
 
     def draft(
         self, anchor: mx.array, block_size: int, context: Sequence[ContextBuffer]
@@ -88,7 +73,7 @@ class BoundDrafter:
 
         Args:
             given: ``[B, g]``, the tokens of the leading rows, the anchor first.
-            block_size: rows to verify.
+            block_size: tokens to verify.
             context: context K/V.
         """
         drafter, shifted = self._drafter, self._config.sample_from_anchor
@@ -112,7 +97,7 @@ class BoundDrafter:
             # A target whose table is padded may have emitted a token beyond the drafter's.
             x = self._drafter.embed_tokens(mx.minimum(ids, config.vocab_size - 1))
         elif config.embed_scale == "raw":
-            x = self._target.embed_raw(ids)
+            x = self._target.embedding(ids)
         else:
             x = self._target.embed(ids)
         scale = config.input_embedding_scale

@@ -33,8 +33,8 @@ class DrafterConfig:
         num_key_value_heads: Key/value heads.
         head_dim: Width of one head.
         rms_norm_eps: Epsilon of every RMS norm.
-        vocab_size: Rows of the target's table that the drafter was trained with.
-        block_size: Block size: the rows that a round verifies, anchor included.
+        vocab_size: Tokens of the target's table that the drafter was trained with.
+        block_size: Block size: the tokens that a round verifies, anchor included.
         mask_token_id: Token that stands for a position to be drafted.
         target_layer_ids: Taps: 0-based target layers whose OUTPUT is read, before any final norm,
             in ``fc``'s order. None at all means the target's last hidden state after its final
@@ -44,9 +44,9 @@ class DrafterConfig:
         attention_bias: Whether q, k, v and o projections have a bias.
         max_position_embeddings: Trained context length, if the checkpoint says.
         has_mask_embedding: Whether the weights hold ``mask_embedding`` [hidden_size], which then
-            replaces the mask token's row of the table.
+            replaces the mask token's embedding.
         layer_types: ``"full_attention"`` or ``"sliding_attention"``, one a layer; empty: all full.
-        sliding_window: Rows that a sliding layer sees, the row itself included.
+        sliding_window: Positions that a sliding layer sees, its own included.
         window_rule: How the window falls on position ``k``. ``"row"``: a row at ``p`` sees
             ``p - k < sliding_window``, and ahead in its block ``k - p < sliding_window`` if the
             layer is not causal. ``"anchor"``: every row of a block whose anchor is at ``a``
@@ -54,18 +54,18 @@ class DrafterConfig:
         causal_layers: Whether a row sees only itself and what precedes it in its block, one a
             layer; empty: no layer is causal. Context is visible either way.
         embed_scale: ``"target"``: block embeddings are what the target's first layer receives;
-            ``"raw"``: plain rows of the table.
-        input_embedding_scale: Further factor on the table's rows, the mask embedding excepted.
+            ``"raw"``: the table's as they are.
+        input_embedding_scale: Further factor on embeddings, the mask embedding excepted.
         output_multiplier: Factor on the head's logits.
         final_logit_softcapping: ``cap * tanh(logits / cap)`` after it, or None.
         has_embed_tokens: Whether the drafter brings its own embedding table.
-        has_lm_head: Whether the drafter brings its own head, of ``draft_vocab_size`` rows.
+        has_lm_head: Whether the drafter brings its own head, for ``draft_vocab_size`` tokens.
         draft_vocab_size: Tokens that the drafter can draft, or None for all of ``vocab_size``.
             If fewer, ``d2t`` [draft_vocab_size] int32 holds their ids in the target's vocabulary.
         has_hidden_dim_adapter: Whether each tap goes through ``hidden_dim_adapter``, a projection
             from ``target_hidden_size`` to ``hidden_size``, before ``fc``.
         sample_from_anchor: Whether row ``j`` of a block predicts the token after its own position,
-            the anchor's row included, and the last of ``block_size`` rows is never run; else row
+            the anchor's row included, and the last row of the block is never run; else row
             ``j`` predicts the token at its own position.
         conv_kernel_size: Taps of DFlash 2's grouped dynamic causal convolutions, or None.
         conv_group_size: Channels that share a dynamic kernel there, or None.
@@ -119,19 +119,26 @@ class DrafterConfig:
     def __post_init__(self) -> None:
         for name in ("hidden_size", "target_hidden_size", "intermediate_size", "vocab_size"):
             check_integer(name, getattr(self, name), 1)
+        for name in ("num_attention_heads", "num_key_value_heads"):
+            check_integer(name, getattr(self, name), 1, 4096)
+        check_integer("head_dim", self.head_dim, 2, 4096)
         check_integer("num_hidden_layers", self.num_hidden_layers, 1, 1024)
         check_integer("block_size", self.block_size, 2, 256)
+        check_integer("mask_token_id", self.mask_token_id, 0)
+        check_integer("draft_passes", self.draft_passes, 1, 2)
+        for name in ("num_target_layers", "max_position_embeddings"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
+        for name in ("input_embedding_scale", "output_multiplier"):
+            check_number(name, getattr(self, name), above=0.0)
+        if self.final_logit_softcapping is not None:
+            check_number("final_logit_softcapping", self.final_logit_softcapping, above=0.0)
         check_number("rms_norm_eps", self.rms_norm_eps, above=0.0, at_most=0.01)
         for field in dataclasses.fields(self):
             if field.type is bool:
                 check_bool(field.name, getattr(self, field.name))
-        for name in ("num_target_layers", "max_position_embeddings"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), 1)
-        if not isinstance(self.rope, RopeConfig):
-            reject("rope", self.rope, "a RopeConfig")
+        self._require("rope", isinstance(self.rope, RopeConfig), "a RopeConfig")
         self._check_heads()
-        self._check_mask_token()
         self._check_taps()
         self._check_layers()
         self._check_tables()
@@ -150,111 +157,96 @@ class DrafterConfig:
         """Whether each layer's block is causal."""
         return self.causal_layers or (False,) * self.num_hidden_layers
 
-    def _check_heads(self) -> None:
-        check_integer("num_attention_heads", self.num_attention_heads, 1, 4096)
-        check_integer("num_key_value_heads", self.num_key_value_heads, 1, 4096)
-        check_integer("head_dim", self.head_dim, 2, 4096)
-        if self.num_attention_heads % self.num_key_value_heads:
-            reject(
-                "num_key_value_heads",
-                self.num_key_value_heads,
-                f"a divisor of num_attention_heads ({self.num_attention_heads})",
-            )
-        if self.head_dim % 2:
-            reject("head_dim", self.head_dim, "even, because RoPE rotates pairs")
+    def _require(self, name: str, ok: bool, wanted: str) -> None:
+        if not ok:
+            value = getattr(self, name)
+            reject(name, list(value) if isinstance(value, tuple) else value, wanted)
 
-    def _check_mask_token(self) -> None:
-        check_integer("mask_token_id", self.mask_token_id, 0)
-        if self.mask_token_id >= self.vocab_size and not self.has_mask_embedding:
-            reject(
-                "mask_token_id",
-                self.mask_token_id,
-                f"below vocab_size ({self.vocab_size}), unless the drafter has a mask embedding",
-            )
+    def _check_heads(self) -> None:
+        self._require(
+            "num_key_value_heads",
+            self.num_attention_heads % self.num_key_value_heads == 0,
+            f"a divisor of num_attention_heads ({self.num_attention_heads})",
+        )
+        self._require("head_dim", self.head_dim % 2 == 0, "even, because RoPE rotates pairs")
 
     def _check_taps(self) -> None:
-        taps = self.target_layer_ids
-        if not isinstance(taps, tuple):
-            reject("target_layer_ids", taps, "a list of 0-based target layers")
+        taps, depth = self.target_layer_ids, self.num_target_layers
+        self._require(
+            "target_layer_ids", isinstance(taps, tuple), "a list of 0-based target layers"
+        )
         for tap in taps:
             check_integer("target_layer_ids", tap, 0)
-        if any(a >= b for a, b in itertools.pairwise(taps)):
-            reject("target_layer_ids", list(taps), "strictly increasing")
-        if taps and self.num_target_layers is not None and taps[-1] >= self.num_target_layers:
-            reject(
-                "target_layer_ids",
-                list(taps),
-                f"below num_target_layers ({self.num_target_layers})",
-            )
+        ascending = all(a < b for a, b in itertools.pairwise(taps))
+        self._require("target_layer_ids", ascending, "strictly increasing")
+        self._require(
+            "target_layer_ids",
+            not taps or depth is None or taps[-1] < depth,
+            f"below num_target_layers ({depth})",
+        )
         bare = not taps and not self.has_hidden_dim_adapter
-        if bare and self.hidden_size != self.target_hidden_size:
-            reject(
-                "hidden_size",
-                self.hidden_size,
-                f"target_hidden_size ({self.target_hidden_size}) without taps and adapter",
-            )
+        self._require(
+            "hidden_size",
+            not bare or self.hidden_size == self.target_hidden_size,
+            f"target_hidden_size ({self.target_hidden_size}) without taps and adapter",
+        )
 
     def _check_layers(self) -> None:
-        layers = self.num_hidden_layers
-        if not isinstance(self.layer_types, tuple) or len(self.layer_types) not in (0, layers):
-            reject("layer_types", self.layer_types, f"a list of {layers} types, or empty")
+        count = self.num_hidden_layers
+        for name, items in (("layer_types", "types"), ("causal_layers", "flags")):
+            value = getattr(self, name)
+            fits = isinstance(value, tuple) and len(value) in (0, count)
+            self._require(name, fits, f"a list of {count} {items}, or empty")
         for kind in self.layer_types:
             if kind not in (FULL, SLIDING):
                 reject("layer_types", kind, f"{FULL!r} or {SLIDING!r}")
-        if not isinstance(self.causal_layers, tuple) or len(self.causal_layers) not in (0, layers):
-            reject("causal_layers", self.causal_layers, f"a list of {layers} flags, or empty")
         for flag in self.causal_layers:
             check_bool("causal_layers", flag)
-        if self.window_rule not in ("row", "anchor"):
-            reject("window_rule", self.window_rule, "'row' or 'anchor'")
+        self._require("window_rule", self.window_rule in ("row", "anchor"), "'row' or 'anchor'")
         if any(self.sliding):
             check_integer("sliding_window", self.sliding_window, 1)
-        elif self.sliding_window is not None:
-            reject("sliding_window", self.sliding_window, "null without a sliding layer")
+        else:
+            none = self.sliding_window is None
+            self._require("sliding_window", none, "null without a sliding layer")
 
     def _check_tables(self) -> None:
-        if self.embed_scale not in ("target", "raw"):
-            reject("embed_scale", self.embed_scale, "'target' or 'raw'")
-        if self.has_embed_tokens and self.embed_scale != "raw":
-            reject("embed_scale", self.embed_scale, "'raw' with its own embedding table")
-        check_number("input_embedding_scale", self.input_embedding_scale, above=0.0)
-        check_number("output_multiplier", self.output_multiplier, above=0.0)
-        if self.final_logit_softcapping is not None:
-            check_number("final_logit_softcapping", self.final_logit_softcapping, above=0.0)
+        self._require(
+            "mask_token_id",
+            self.mask_token_id < self.vocab_size or self.has_mask_embedding,
+            f"below vocab_size ({self.vocab_size}), unless the drafter has a mask embedding",
+        )
+        scale = self.embed_scale
+        self._require("embed_scale", scale in ("target", "raw"), "'target' or 'raw'")
+        own = scale == "raw" or not self.has_embed_tokens
+        self._require("embed_scale", own, "'raw' with its own embedding table")
         if self.draft_vocab_size is not None:
             check_integer("draft_vocab_size", self.draft_vocab_size, 1, self.vocab_size - 1)
-            if not self.has_lm_head:
-                reject("draft_vocab_size", self.draft_vocab_size, "null without its own head")
+            self._require("draft_vocab_size", self.has_lm_head, "null without its own head")
 
     def _check_dflash2(self) -> None:
         pairs = (("conv_kernel_size", "conv_group_size"), ("selector_rank", "selector_top_k"))
-        for one, other in pairs:
-            values = getattr(self, one), getattr(self, other)
-            if values == (None, None):
-                continue
-            check_integer(one, values[0], 1)
-            check_integer(other, values[1], 1)
+        for names in pairs:
+            if any(getattr(self, name) is not None for name in names):
+                for name in names:
+                    check_integer(name, getattr(self, name), 1)
         if self.conv_kernel_size is not None:
             check_integer("conv_kernel_size", self.conv_kernel_size, 1, self.block_size)
-            if self.hidden_size % self.conv_group_size:
-                reject(
-                    "conv_group_size",
-                    self.conv_group_size,
-                    f"a divisor of hidden_size ({self.hidden_size})",
-                )
+            self._require(
+                "conv_group_size",
+                self.hidden_size % self.conv_group_size == 0,
+                f"a divisor of hidden_size ({self.hidden_size})",
+            )
         if self.selector_top_k is not None:
             check_integer("selector_top_k", self.selector_top_k, 1, self.vocab_size)
-            if self.draft_vocab_size is not None:
-                reject("selector_top_k", self.selector_top_k, "null with a reduced vocabulary")
+            full = self.draft_vocab_size is None
+            self._require("selector_top_k", full, "null with a reduced vocabulary")
 
     def _check_passes(self) -> None:
-        check_integer("draft_passes", self.draft_passes, 1, 2)
         if self.draft_passes == 2:
             check_integer("draft_prefix", self.draft_prefix, 2, self.block_size - 1)
-            if self.sample_from_anchor:
-                reject("draft_passes", 2, "1 with sample_from_anchor")
-        elif self.draft_prefix is not None:
-            reject("draft_prefix", self.draft_prefix, "null with a single pass")
+            self._require("draft_passes", not self.sample_from_anchor, "1 with sample_from_anchor")
+        else:
+            self._require("draft_prefix", self.draft_prefix is None, "null with a single pass")
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:

@@ -34,15 +34,15 @@ class DynamicConvolution(nn.Module):
     def _convolve(self, x: mx.array, dynamic: mx.array, base: mx.array) -> mx.array:
         B, n, hidden = x.shape
         past = self._taps - 1
-        rows = mx.pad(x, [(0, 0), (past, 0), (0, 0)]).reshape(B, past + n, self._groups, -1)
+        x = mx.pad(x, [(0, 0), (past, 0), (0, 0)]).reshape(B, past + n, self._groups, -1)
         base = base.reshape(self._taps, self._groups, -1)
-        out = mx.zeros_like(rows[:, past:])
+        out = mx.zeros_like(x[:, past:])
         for tap in range(self._taps):
             first = past - tap
-            out = _add_tap(out, base[tap], dynamic[:, :, tap], rows[:, first : first + n])
+            out = _add_tap(out, base[tap], dynamic[:, :, tap], x[:, first : first + n])
         return out.reshape(B, n, hidden)
 
 
 @partial(mx.compile, shapeless=True)
-def _add_tap(out: mx.array, base: mx.array, dynamic: mx.array, rows: mx.array) -> mx.array:
-    return out + (base + dynamic) * rows
+def _add_tap(out: mx.array, base: mx.array, dynamic: mx.array, x: mx.array) -> mx.array:
+    return out + (base + dynamic) * x

@@ -1,11 +1,11 @@
-"""Which context rows and which rows of its own block each row of a block attends to."""
+"""Which context and which of its own block each row of a block attends to."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import mlx.core as mx
 
-from ..cache.context import ContextBuffer
+from ..cache.protocol import ContextBuffer
 from .config import DrafterConfig
 
 
@@ -14,7 +14,7 @@ class Visibility:
     """What a layer's rows see; layers of the same kind share a mask.
 
     Attributes:
-        window: rows of a sliding layer, or None for a full one.
+        window: positions that a sliding layer sees, or None for a full one.
         rule: how the window falls; see :class:`~.config.DrafterConfig`.
         causal: whether a row sees only itself and what precedes it in its block.
     """
@@ -30,9 +30,7 @@ class Visibility:
         """
         anchor = context.offset[:, None, None, None]
         key = context.positions(n)[:, None, None]
-        mask = key < anchor + n
-        if context.start is not None:
-            mask = mask & (key >= context.start[:, None, None, None])
+        mask = (key < anchor + n) & (key >= context.start[:, None, None, None])
         row = anchor + mx.arange(n)[:, None]
         if self.causal:
             mask = mask & (key <= row)

@@ -11,16 +11,15 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.activations import swiglu
 
-from ..cache.context import ContextBuffer
-from ..cache.linear import LinearCache
-from ..cache.window import WindowCache
-from ..kernels.path import Path
+from ..cache.context import LinearContext, WindowContext
+from ..cache.protocol import ContextBuffer
+from ..kernels.block_heads import BlockHeads
+from ..kernels.context_kv import ContextKV
 from .config import DrafterConfig
-from .context import ContextProjection, split_linear, stack_linears
 from .convolution import DynamicConvolution
-from .heads import BlockHeads
 from .masks import layer_visibility
-from .rope import RoPE
+from .projections import split_linear, stack_linears
+from .rope import norm_rope, norm_weights
 from .selector import CandidateSelector
 
 # Hidden states come near the largest float16 number, and their sums go beyond it. The norm after
@@ -43,23 +42,15 @@ class Attention(nn.Module):
         self.q_norm = nn.RMSNorm(head_dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(head_dim, eps=config.rms_norm_eps)
 
-    def stack(self, kv_proj: nn.Module, rope: RoPE) -> None:
+    def stack(self, kv_proj: nn.Module, block_heads: BlockHeads) -> None:
         """Take K and V from one projection, K first, instead of the two that were loaded."""
         del self.k_proj, self.v_proj
         self.kv_proj = kv_proj
-        self._heads = BlockHeads(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps, rope)
-
-    def warm_up(self, dtype: mx.Dtype) -> None:
-        """Compile the pipelines that blocks of this dtype need."""
-        self._heads.warm_up(dtype, self.heads, self.kv_heads)
-
-    def block_path(self, dtype: mx.Dtype) -> Path:
-        """How the heads of a block of this dtype are normed and rotated, and why."""
-        return self._heads.path(dtype)
+        self.block_heads = block_heads
 
     def __call__(self, x: mx.array, mask: mx.array, context: ContextBuffer) -> mx.array:
         B, n, _ = x.shape
-        q, k, v = self._heads(self.q_proj(x), self.kv_proj(x), context.offset)
+        q, k, v = self.block_heads(self.q_proj(x), self.kv_proj(x), context.offset)
         k, v = context.update_and_fetch(k, v)
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask=mask)
         return self.o_proj(out.transpose(0, 2, 1, 3).reshape(B, n, -1))
@@ -108,15 +99,11 @@ class Drafter(nn.Module):
     def __init__(self, config: DrafterConfig):
         super().__init__()
         self.config = config
-        hidden, width, taps = (
-            config.hidden_size,
-            config.target_hidden_size,
-            len(config.target_layer_ids),
-        )
+        hidden, width = config.hidden_size, config.target_hidden_size
         if config.has_hidden_dim_adapter:
             self.hidden_dim_adapter = nn.Linear(width, hidden, bias=False)
             width = hidden
-        if taps:
+        if taps := len(config.target_layer_ids):
             self.fc = nn.Linear(taps * width, hidden, bias=False)
         self.hidden_norm = nn.RMSNorm(hidden, eps=config.rms_norm_eps)
         self.layers = [DecoderLayer(config) for _ in range(config.num_hidden_layers)]
@@ -126,8 +113,9 @@ class Drafter(nn.Module):
         if config.has_embed_tokens:
             self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
         if config.has_lm_head:
-            rows = config.draft_vocab_size or config.vocab_size
-            self.lm_head = nn.Linear(hidden, rows, bias=False)
+            self.lm_head = nn.Linear(
+                hidden, config.draft_vocab_size or config.vocab_size, bias=False
+            )
         if config.draft_vocab_size is not None:
             self.d2t = mx.arange(config.draft_vocab_size, dtype=mx.int32)
         if config.selector_top_k is not None:
@@ -144,22 +132,23 @@ class Drafter(nn.Module):
             return
         attentions = [layer.self_attn for layer in self.layers]
         stacked = stack_linears([p for a in attentions for p in (a.k_proj, a.v_proj)])
-        norms = mx.stack([a.k_norm.weight for a in attentions])
-        mx.eval(stacked.parameters(), norms)
-        rope = RoPE(self.config.head_dim, self.config.rope)
-        for attention, kv in zip(attentions, split_linear(stacked, len(attentions)), strict=True):
-            attention.stack(kv, rope)
-            attention.warm_up(self.dtype)
-        self._context = ContextProjection(stacked, norms, self.config.rms_norm_eps, rope)
-        self._context.warm_up(self.dtype)
+        norms = [mx.stack([a.q_norm.weight, a.k_norm.weight]) for a in attentions]
+        norms = [norm_weights(weights, self.config.rope) for weights in norms]
+        k_norm = mx.stack([k for _, k in norms])
+        mx.eval(stacked.parameters(), norms, k_norm)
+        rope = norm_rope(self.config)
+        kv_projs = split_linear(stacked, len(attentions))
+        for attention, kv_proj, weights in zip(attentions, kv_projs, norms, strict=True):
+            attention.stack(kv_proj, BlockHeads(weights, rope))
+            attention.block_heads.warm_up(self.dtype, attention.heads, attention.kv_heads)
+        self.context_kv = ContextKV(stacked, k_norm, rope)
+        self.context_kv.warm_up(self.dtype)
 
-    def context_path(self, rows: int) -> Path:
-        """How the context K/V of ``rows`` rows (all batch rows together) is computed, and why."""
-        return self._context.path(rows, self.dtype)
-
-    def block_path(self) -> Path:
-        """How the heads of a block are normed and rotated, and why."""
-        return self.layers[0].self_attn.block_path(self.dtype)
+    def kernels(self, block_size: int) -> str:
+        """Which way the fused parts run in a round of one sequence, and why."""
+        block_heads = self.layers[0].self_attn.block_heads
+        context = self.context_kv.route(block_size, self.dtype)
+        return f"context K/V {context}, block {block_heads.route(self.dtype)}"
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -167,22 +156,22 @@ class Drafter(nn.Module):
         return self.hidden_norm.weight.dtype
 
     def make_context(self, start: mx.array) -> list[ContextBuffer]:
-        """Empty context K/V, one buffer a layer, whose first row is at position ``start`` [B].
+        """Empty context K/V, one buffer a layer, whose first position is ``start [B]``.
 
         One buffer a layer and not one for all: a write into an array that an unfinished read
         still holds copies the array, and a draft writes every layer in turn.
         """
         return [
-            LinearCache(None, None, start, start)
+            LinearContext(start)
             if sees.window is None
-            else WindowCache(sees.window, self.config.block_size, start)
+            else WindowContext(start, sees.window, self.config.block_size)
             for sees in self._visibility
         ]
 
     def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None:
         """Project ``features`` into every layer's context K/V.
 
-        The rows are written at the context's offset and not committed.
+        They are written at the context's offset and not committed.
 
         Args:
             features: ``[B, n, taps * target_hidden]``, or ``[B, n, target_hidden]`` without taps.
@@ -190,7 +179,9 @@ class Drafter(nn.Module):
         """
         c = self._combined(features)
         # Iterating splits them into views, where an index would launch a gather each.
-        for cache, keys, values in zip(context, *self._context(c, context[0].offset), strict=True):
+        for cache, keys, values in zip(
+            context, *self.context_kv(c, context[0].offset), strict=True
+        ):
             cache.write(keys, values)
 
     def _combined(self, features: mx.array) -> mx.array:

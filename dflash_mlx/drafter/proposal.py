@@ -1,10 +1,42 @@
-"""What a drafter proposes for one block, before any token is chosen."""
+"""What a round asks of a drafter, and what that proposes before any token is chosen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import mlx.core as mx
+
+from ..cache.protocol import ContextBuffer
+
+
+class Drafting(Protocol):
+    """Drafts a block from an anchor, and keeps the context K/V up to date.
+
+    Attributes:
+        block_size: the largest block, anchor included.
+        fingerprint: of the drafter, as far as its speed goes.
+    """
+
+    block_size: int
+    fingerprint: str
+
+    def kernels(self, block_size: int) -> str:
+        """Which way the fused parts run in a round of one sequence, and why."""
+        ...
+
+    def make_context(self, start: mx.array) -> list[ContextBuffer]:
+        """Empty context K/V, one buffer a layer, whose first position is ``start [B]``."""
+        ...
+
+    def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None:
+        """Write the context K/V of ``features [B, n, taps * hidden]`` at the context's offset."""
+        ...
+
+    def draft(
+        self, anchor: mx.array, block_size: int, context: Sequence[ContextBuffer]
+    ) -> "Proposal":
+        """A proposal for the ``block_size - 1`` tokens after ``anchor [B]``."""
+        ...
 
 
 class Proposal(Protocol):

@@ -4,6 +4,8 @@ import math
 
 import mlx.core as mx
 
+from ..kernels.norm_rope import NormRope
+from .config import DrafterConfig
 from .rope_config import RopeConfig
 
 
@@ -44,17 +46,16 @@ def _yarn(inv_freq: mx.array, dims: int, rope: RopeConfig) -> mx.array:
     return inv_freq * (1 - ramp) + inv_freq / rope.factor * ramp
 
 
-class RoPE:
-    """The rotary embedding of whole heads, as ``mx.fast.rope`` takes it.
+def norm_rope(config: DrafterConfig) -> NormRope:
+    """The norm and rotation of the drafter's queries and keys; see :func:`norm_weights`."""
+    periods = 1.0 / inverse_frequencies(config.head_dim, config.rope)
+    mx.eval(periods)
+    return NormRope(periods, config.rms_norm_eps, config.rope.traditional)
 
-    Attributes:
-        periods: ``[dims / 2]`` float32, its ``freqs``: it divides positions by them.
-        traditional: whether planes are neighbouring values rather than those of two halves.
-        amplitude: what the rotated values are to be multiplied by.
+
+def norm_weights(weight: mx.array, rope: RopeConfig) -> mx.array:
+    """Weights of a Q or K norm in front of a rotation, float32.
+
+    The rotation is linear, so its amplitude may as well scale what goes into it.
     """
-
-    def __init__(self, dims: int, rope: RopeConfig):
-        self.periods = 1.0 / inverse_frequencies(dims, rope)
-        mx.eval(self.periods)
-        self.traditional = rope.traditional
-        self.amplitude = rope.attention_factor
+    return weight.astype(mx.float32) * rope.attention_factor

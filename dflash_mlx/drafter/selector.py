@@ -42,9 +42,9 @@ class CandidateSelector(nn.Module):
         first = mx.broadcast_to(anchor[:, None, None], (ids.shape[0], 1, ids.shape[2]))
         before = mx.concatenate([first.astype(ids.dtype), ids[:, :-1]], axis=1)
         gate = self.hidden_projection(hidden).astype(mx.float32)[:, :, None]
-        rows = self.predecessor_codebook(before).astype(mx.float32) * gate
-        columns = self.successor_codebook(ids).astype(mx.float32)
-        return rows @ columns.swapaxes(-1, -2)
+        earlier = self.predecessor_codebook(before).astype(mx.float32) * gate
+        later = self.successor_codebook(ids).astype(mx.float32)
+        return earlier @ later.swapaxes(-1, -2)
 
 
 class SelectorWalk:

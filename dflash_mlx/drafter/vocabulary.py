@@ -15,7 +15,7 @@ class Vocabulary:
     Args:
         config: the drafter's.
         d2t: ``[draft_vocab_size]``, the target's ids of a reduced vocabulary, or None.
-        size: rows of the target's table.
+        size: tokens of the target's table.
     """
 
     def __init__(self, config: DrafterConfig, d2t: mx.array | None, size: int):

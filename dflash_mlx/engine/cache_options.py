@@ -7,7 +7,8 @@ import mlx.core as mx
 from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START as QUANTIZED_START
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache, RotatingKVCache
 
-from ..cache.adopt import StockCache, describe, leaves, row_caches
+from ..cache.adopt import describe, kv_caches, leaves
+from ..cache.protocol import StockCache
 from ..cache.quantized import KVQuantization
 from ..cache.ring import LARGEST_BLOCK
 from ..errors import UserError, at_least_one, counted, whole_number
@@ -66,7 +67,7 @@ class CacheOptions:
         if self.kv_bits is None:
             return None
         _check_quantizable(target, self.kv_bits, self.kv_group_size)
-        for c in row_caches(caches):
+        for c in kv_caches(caches):
             if isinstance(c, RotatingKVCache):
                 raise UserError(f"`kv_bits` cannot be used with {describe(c)}: {_NO_ROTATION}")
             if isinstance(c, QuantizedKVCache) and (
@@ -130,7 +131,7 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
             f"The prompt cache holds {', '.join(sorted(set(found)))}, but the target's layers need "
             f"{', '.join(sorted(set(needed)))}, each at its place."
         )
-    rows = row_caches(cache)
+    rows = kv_caches(cache)
     if quantized := _quantized(rows):
         _check_quantizable(target, quantized.bits, quantized.group_size)
     if sizes := {_batch(c) for c in rows if c.keys is not None} - {1}:
@@ -153,7 +154,7 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
 
 def _alike(target: Target, cache: Sequence[StockCache]) -> list[StockCache]:
     """The target's caches in the form that ``cache`` has, where the target can have that form."""
-    rows = row_caches(cache)
+    rows = kv_caches(cache)
     kept = _rotating_sizes(cache)
     made = target.make_cache(kept.pop() if kept and target.takes_max_kv_size else None)
     if (quantized := _quantized(rows)) is None:
@@ -201,13 +202,13 @@ def _check_quantizable(target: Target, bits: int, group_size: int) -> None:
 
 def _rotating_sizes(caches: Sequence[StockCache]) -> set[int]:
     """The sizes that ``max_kv_size`` has given to ``caches``: a family's own windows keep none."""
-    return {c.max_size for c in row_caches(caches) if isinstance(c, RotatingKVCache) and c.keep}
+    return {c.max_size for c in kv_caches(caches) if isinstance(c, RotatingKVCache) and c.keep}
 
 
 def largest_block(model: Pair, caches: Sequence[StockCache]) -> int:
     """The largest block of a round of the pair on such caches."""
     if model.drafter is None:
         return 1
-    rotating = any(isinstance(c, RotatingKVCache) for c in row_caches(caches))
+    rotating = any(isinstance(c, RotatingKVCache) for c in kv_caches(caches))
     trained = model.drafter.block_size
     return min(trained, LARGEST_BLOCK) if rotating else trained

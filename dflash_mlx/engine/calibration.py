@@ -8,13 +8,12 @@ from statistics import median
 import mlx.core as mx
 
 from ..cache.adopt import adopt
-from ..drafter.proposal import Proposal
+from ..drafter.proposal import Drafting, Proposal
 from ..target.target import Target
 from .choose import Chooser, Draft, Verdict
 from .costs import GREEDY, CostTable
 from .prefill import prefill
 from .queue import RoundQueue
-from .round import Drafting
 from .sampling import Sampling
 from .state import State
 

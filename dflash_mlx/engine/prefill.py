@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from ..cache.adopt import StockCache
-from ..cache.context import ContextBuffer
+from ..cache.protocol import ContextBuffer, StockCache
 from ..cache.quantized import KVQuantization
+from ..drafter.proposal import Drafting
 from ..target.target import Target
 from .interrupt import uninterrupted
-from .round import Drafting
 
 
 def prefill(
@@ -35,8 +34,8 @@ def prefill(
         caches: stock caches of one sequence, filled in place.
         context: context K/V of the same sequence, filled and committed in place.
         begin: how many tokens the caches hold already.
-        step_size: rows a chunk.
-        progress: called with the rows done and all rows, the anchor included, as mlx-lm does.
+        step_size: tokens a chunk.
+        progress: called with the tokens done and all tokens, the anchor included, as in mlx-lm.
         quantization: of the caches, when they have come far enough.
     """
     total = len(tokens) + 1

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from ..drafter.proposal import Drafting
 from ..target.target import Target
 from .choose import Chooser
-from .round import Drafting, run_round, write_pending
+from .round import run_round, write_pending
 from .state import State
 
 
@@ -18,7 +19,7 @@ class HostRound:
     Attributes:
         tokens: the emitted tokens of each batch row, the bonus last.
         accepted: accepted drafts of each batch row.
-        block_size: rows verified, anchor included.
+        block_size: tokens verified, anchor included.
         logprobs: ``[B, block_size, vocab]`` on the device, or None.
     """
 
@@ -63,24 +64,24 @@ class RoundQueue:
         return len(self._flight)
 
     @property
-    def rows_in_flight(self) -> int:
+    def tokens_in_flight(self) -> int:
         """The most tokens that the rounds in flight can emit."""
         return sum(size for size, _, _ in self._flight)
 
     @property
     def next_size(self) -> int | None:
-        """Rows of the round that will be read next, or None if none is in flight."""
+        """Block size of the round that will be read next, or None if none is in flight."""
         return self._flight[0][0] if self._flight else None
 
     @property
     def lengths(self) -> list[int]:
-        """Committed cache rows of each batch row, after the rounds read so far."""
+        """Committed positions of each batch row, after the rounds read so far."""
         return list(self._lengths)
 
     def submit(self, block_size: int) -> None:
         """Queue a round on the device. The host does not wait."""
         self.state.settle(min(self._lengths))
-        self.state.reserve(max(self._lengths) + self.rows_in_flight + block_size)
+        self.state.reserve(max(self._lengths) + self.tokens_in_flight + block_size)
         verdict = run_round(self._target, self._drafter, self._chooser, self.state, block_size)
         # One array a round is read: the tokens, with the accepted count behind them.
         news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)
@@ -101,10 +102,10 @@ class RoundQueue:
         return HostRound(tokens, accepted, block_size, logprobs)
 
     def write_anchor(self) -> None:
-        """Make sure that the anchor's own row is in the caches and the context K/V.
+        """Make sure that the anchor itself is in the caches and the context K/V.
 
         A round in flight has written it already. Its tokens are not read: the state then stands
-        past the rows that :attr:`lengths` counts, and those rows are all valid.
+        past the positions that :attr:`lengths` counts, and those are all valid.
         """
         write_pending(self._drafter, self.state)
         if not self._flight:

@@ -1,37 +1,16 @@
 """One round: draft a block, verify it, keep what the target agrees with, commit."""
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import mlx.core as mx
 
-from ..cache.context import ContextBuffer
-from ..drafter.proposal import Proposal
+from ..drafter.proposal import Drafting
 from ..target.target import Target
 from .choose import Chooser, Verdict
 from .state import State
 
 # Plain rounds whose features are projected together: reading the projection's weights for every
-# row would cost a 4-bit target with a 16-bit drafter several percent. The context kernels take as
-# many rows at once.
+# token would cost a 4-bit target with a 16-bit drafter several percent. The context kernels take as
+# many positions at once.
 LARGEST_PENDING = 32
-
-
-class Drafting(Protocol):
-    """What a round asks of a drafter; see :class:`dflash_mlx.drafter.bound.BoundDrafter`."""
-
-    block_size: int
-    fingerprint: str
-
-    def kernels(self, block_size: int) -> str: ...
-
-    def make_context(self, start: mx.array) -> list[ContextBuffer]: ...
-
-    def write_context(self, features: mx.array, context: Sequence[ContextBuffer]) -> None: ...
-
-    def draft(
-        self, anchor: mx.array, block_size: int, context: Sequence[ContextBuffer]
-    ) -> Proposal: ...
 
 
 def run_round(
@@ -39,16 +18,16 @@ def run_round(
 ) -> Verdict:
     """Build the graph of one round, and move ``state`` past it. Nothing is read by the host.
 
-    All ``block_size`` rows are written to the caches and the context K/V; only the offset decides
-    which of them are committed. A plain round's features are kept, and projected with those of
+    All of the block is written to the caches and the context K/V; only the offset decides how much
+    of it is committed. A plain round's features are kept, and projected with those of
     other plain rounds when a draft needs them.
 
     Args:
         target: verifies.
         drafter: drafts; None decodes plainly, which is a block of one.
         chooser: draws drafts and accepts them.
-        state: with room for ``block_size`` more rows; updated in place.
-        block_size: rows to verify, anchor included; 1 drafts nothing.
+        state: with room for ``block_size`` more positions; updated in place.
+        block_size: tokens to verify, anchor included; 1 drafts nothing.
     """
     if state.history is not None:
         state.history.write(state.anchor[:, None], state.offset)

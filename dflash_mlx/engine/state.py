@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
-from ..cache.adopt import Buffer
-from ..cache.context import ContextBuffer
-from ..cache.quantized import QuantizingCache
-from ..cache.recurrent import RecurrentCache
+from ..cache.protocol import Buffer, ContextBuffer, TargetBuffer
 from .history import History
 
 
@@ -29,7 +26,7 @@ class State:
 
     anchor: mx.array
     offset: mx.array
-    caches: Sequence[Buffer]
+    caches: Sequence[TargetBuffer]
     context: Sequence[ContextBuffer] | None = None
     pending: list[mx.array] = field(default_factory=list)
     history: History | None = None
@@ -39,18 +36,16 @@ class State:
     def buffers(self) -> list[Buffer]:
         return [*self.caches, *(self.context or ())]
 
-    def reserve(self, rows: int) -> None:
-        """Make room for positions below ``rows`` everywhere."""
+    def reserve(self, length: int) -> None:
+        """Make room for positions below ``length`` everywhere."""
         for buffer in self.buffers:
-            buffer.reserve(rows)
+            buffer.reserve(length)
         if self.history is not None:
-            self.history.reserve(rows)
+            self.history.reserve(length)
 
     def settle(self, length: int) -> None:
-        """Quantize the caches that wait for it, if ``length`` committed rows allow it."""
-        self.caches = [
-            c.settled(length) if isinstance(c, QuantizingCache) else c for c in self.caches
-        ]
+        """Let the caches change their form when ``length`` positions are committed."""
+        self.caches = [c.settled(length) for c in self.caches]
 
     def advance(self, tokens: mx.array, accepted: mx.array) -> None:
         """Commit the anchor and ``accepted [B]`` drafts; the bonus becomes the anchor.
@@ -69,5 +64,5 @@ class State:
         return [*written, *self.pending]
 
     def replayed(self) -> list[mx.array]:
-        """Recurrent states after the last commit, which wait for the acceptance."""
-        return [x for c in self.caches if isinstance(c, RecurrentCache) for x in c.states]
+        """What the last commit made of the acceptance, such as recurrent states."""
+        return [array for cache in self.caches for array in cache.replayed()]

@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx_lm.generate import wired_limit
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..cache.adopt import StockCache
+from ..cache.protocol import StockCache
 from ..engine.cache_options import GROUP_SIZE, QUANTIZED_START
 from ..engine.choose import LogitsProcessor
 from ..engine.request import AUTO, Request

@@ -4,11 +4,11 @@ from typing import Literal
 
 import mlx.core as mx
 
-from . import norm_rope
-from .metal import SIMD, SIMDGROUPS, metal_kernel, on_metal
-from .path import Path, can_build
+from .metal import SIMD, SIMDGROUPS, metal_kernel
+from .norm_rope import NORM_ROPE, NormRope
+from .route import Route, can_build
 
-PathName = Literal["fused", "plain"]
+Heads = tuple[mx.array, mx.array, mx.array]
 
 # A simdgroup takes one head of one row. It reads and writes each value once.
 _SOURCE = """
@@ -49,128 +49,104 @@ _SOURCE = """
 """
 
 
-def block_heads(
-    q: mx.array,
-    kv: mx.array,
-    norms: mx.array,
-    periods: mx.array,
-    offset: mx.array,
-    *,
-    eps: float,
-    traditional: bool = False,
-    path: PathName | None = None,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """``rope(q_norm(q))``, ``rope(k_norm(k))`` and ``v``, laid out for attention.
+class BlockHeads:
+    """``rope(q_norm(q))``, ``rope(k_norm(k))`` and ``v`` of one layer, laid out for attention.
 
     Args:
-        q: the query products, ``[B, n, heads * head_dim]`` float32, float16 or bfloat16.
-        kv: the key products, then the value products, ``[B, n, 2 * kv_heads * head_dim]``.
         norms: the weights of Q norm and K norm, ``[2, head_dim]`` float32.
-        periods: ``[rotated / 2]`` float32, as the ``freqs`` of ``mx.fast.rope``.
-        offset: ``[B]`` int32, the position of each batch row's first row.
-        eps: of the norms.
-        traditional: whether planes are neighbouring values rather than those of two halves.
-        path: computed this way; None leaves it to :func:`choose_path`.
-
-    Returns:
-        Queries ``[B, heads, n, head_dim]``, keys and values ``[B, kv_heads, n, head_dim]``.
+        norm_rope: of queries and keys.
     """
-    path = path or choose_path(q.dtype, norms, periods, traditional).name
-    if path == "plain":
-        return block_heads_plain(q, kv, norms, periods, offset, eps, traditional)
-    return _fused(q, kv, norms, periods, offset, eps)
 
+    def __init__(self, norms: mx.array, norm_rope: NormRope):
+        self._norms = norms
+        self._norm_rope = norm_rope
+        self._built = True
 
-def block_heads_plain(
-    q: mx.array,
-    kv: mx.array,
-    norms: mx.array,
-    periods: mx.array,
-    offset: mx.array,
-    eps: float,
-    traditional: bool = False,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """:func:`block_heads` in plain MLX, for any head size, rotated part and device."""
-    B, n, _ = q.shape
-    q = q.reshape(B, n, -1, norms.shape[1])
-    k, v = mx.split(kv.reshape(B, n, -1, norms.shape[1]), 2, axis=2)
-    q, k = (
-        norm_rope.norm_rope(x, norm, periods, offset, eps, traditional)
-        for x, norm in zip((q, k), norms, strict=True)
-    )
-    return q, k, v.transpose(0, 2, 1, 3)
+    def __call__(
+        self,
+        q: mx.array,
+        kv: mx.array,
+        offset: mx.array,
+        route: Literal["fused", "plain"] | None = None,
+    ) -> Heads:
+        """Queries, keys and values of a block's products.
 
+        Args:
+            q: the query products, ``[B, n, heads * head_dim]`` float32, float16 or bfloat16.
+            kv: the key products, then the value products, ``[B, n, 2 * kv_heads * head_dim]``.
+            offset: ``[B]`` int32, the first position of each batch row.
+            route: computed this way; None leaves it to :meth:`route`.
 
-def choose_path(
-    dtype: mx.Dtype, norms: mx.array, periods: mx.array, traditional: bool = False
-) -> Path:
-    """The path of a call on the default device; see block_heads."""
-    if not on_metal():
-        return Path("plain", "not on a Metal device")
-    if why := norm_rope.obstacle(dtype, norms.shape[1], 2 * periods.size, traditional):
-        return Path("plain", why)
-    return Path("fused", "one launch")
+        Returns:
+            Queries ``[B, heads, n, head_dim]``, keys and values ``[B, kv_heads, n, head_dim]``.
+        """
+        if (route or self.route(q.dtype).name) == "plain":
+            return self._plain(q, kv, offset)
+        return self._fused(q, kv, offset)
 
+    def route(self, dtype: mx.Dtype) -> Route:
+        """How products of this dtype are treated on the default device, and why so."""
+        if not self._built:
+            return Route("plain", "the kernel block_heads cannot be built here")
+        if why := self._norm_rope.obstacle(dtype, self._norms.shape[1]):
+            return Route("plain", why)
+        return Route("fused", "one launch")
 
-def warm_up(
-    dtype: mx.Dtype,
-    heads: int,
-    kv_heads: int,
-    norms: mx.array,
-    periods: mx.array,
-    *,
-    eps: float,
-    traditional: bool = False,
-) -> bool:
-    """Compile the pipelines that calls with these arguments need, by running each once.
+    def warm_up(self, dtype: mx.Dtype, heads: int, kv_heads: int) -> None:
+        """Compile the pipelines that products of this dtype need, by running each once.
 
-    Returns:
-        Whether the chosen path can be used on this machine. If not, a warning has said so.
-    """
-    if choose_path(dtype, norms, periods, traditional).name == "plain":
-        return True
-    head_dim = norms.shape[1]
+        If that fails, a warning says so, and plain MLX runs from now on.
+        """
+        if self.route(dtype).name == "plain":
+            return
+        head_dim = self._norms.shape[1]
 
-    def call() -> list[mx.array]:
-        outputs = []
-        # Offsets of fewer than eight elements have another address space, so another pipeline.
-        for batch in (1, 8):
-            q, kv = (
-                mx.zeros((batch, 1, width * head_dim), dtype) for width in (heads, 2 * kv_heads)
-            )
-            outputs += _fused(q, kv, norms, periods, mx.zeros(batch, mx.int32), eps)
-        return outputs
+        def call() -> list[mx.array]:
+            outputs = []
+            # Offsets of fewer than eight elements have another address space, so another pipeline.
+            for batch in (1, 8):
+                q, kv = (
+                    mx.zeros((batch, 1, width * head_dim), dtype) for width in (heads, 2 * kv_heads)
+                )
+                outputs += self._fused(q, kv, mx.zeros(batch, mx.int32))
+            return outputs
 
-    return can_build("block_heads", call)
+        self._built = can_build("block_heads", call)
 
+    def _plain(self, q: mx.array, kv: mx.array, offset: mx.array) -> Heads:
+        """In plain MLX, for any head size, rotated part and device."""
+        B, n, _ = q.shape
+        q = q.reshape(B, n, -1, self._norms.shape[1])
+        k, v = mx.split(kv.reshape(B, n, -1, self._norms.shape[1]), 2, axis=2)
+        q, k = (
+            self._norm_rope(x, norm, offset) for x, norm in zip((q, k), self._norms, strict=True)
+        )
+        return q, k, v.transpose(0, 2, 1, 3)
 
-def _fused(
-    q: mx.array, kv: mx.array, norms: mx.array, periods: mx.array, offset: mx.array, eps: float
-) -> tuple[mx.array, mx.array, mx.array]:
-    B, n, width = q.shape
-    head_dim = norms.shape[1]
-    heads, kv_heads = width // head_dim, kv.shape[2] // (2 * head_dim)
-    kernel = metal_kernel(
-        "dflash_block_heads",
-        ["q_products", "kv_products", "norms", "periods", "offset", "eps"],
-        ["queries", "keys", "values"],
-        _SOURCE,
-        norm_rope.NORM_ROPE,
-    )
-    threads = SIMD * SIMDGROUPS
-    groups = -(-B * n * (heads + 2 * kv_heads) // SIMDGROUPS)
-    queries, keys, values = kernel(
-        inputs=[q, kv, norms, periods, offset, eps],
-        template=[
-            ("T", q.dtype),
-            ("HEADS", heads),
-            ("KV_HEADS", kv_heads),
-            ("D", head_dim),
-            ("SIMDGROUPS", SIMDGROUPS),
-        ],
-        grid=(groups * threads, 1, 1),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[(B, h, n, head_dim) for h in (heads, kv_heads, kv_heads)],
-        output_dtypes=[q.dtype] * 3,
-    )
-    return queries, keys, values
+    def _fused(self, q: mx.array, kv: mx.array, offset: mx.array) -> Heads:
+        B, n, width = q.shape
+        head_dim = self._norms.shape[1]
+        heads, kv_heads = width // head_dim, kv.shape[2] // (2 * head_dim)
+        kernel = metal_kernel(
+            "dflash_block_heads",
+            ["q_products", "kv_products", "norms", "periods", "offset", "eps"],
+            ["queries", "keys", "values"],
+            _SOURCE,
+            NORM_ROPE,
+        )
+        groups = -(-B * n * (heads + 2 * kv_heads) // SIMDGROUPS)
+        queries, keys, values = kernel(
+            inputs=[q, kv, self._norms, self._norm_rope.periods, offset, self._norm_rope.eps],
+            template=[
+                ("T", q.dtype),
+                ("HEADS", heads),
+                ("KV_HEADS", kv_heads),
+                ("D", head_dim),
+                ("SIMDGROUPS", SIMDGROUPS),
+            ],
+            grid=(groups * SIMD * SIMDGROUPS, 1, 1),
+            threadgroup=(SIMD * SIMDGROUPS, 1, 1),
+            output_shapes=[(B, h, n, head_dim) for h in (heads, kv_heads, kv_heads)],
+            output_dtypes=[q.dtype] * 3,
+        )
+        return queries, keys, values

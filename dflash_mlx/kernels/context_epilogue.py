@@ -1,11 +1,9 @@
 """Context K/V of a prefill chunk: one matrix product, then norm, RoPE and layout in one launch."""
 
 import mlx.core as mx
-import mlx.nn as nn
 
-from .context_shared import Geometry
-from .metal import SIMD, SIMDGROUPS, metal_kernel
-from .norm_rope import NORM_ROPE
+from .context_shared import KV, ContextLayers, launch
+from .metal import SIMDGROUPS
 
 # A simdgroup takes one head of one row. It reads and writes each value once.
 _SOURCE = """
@@ -41,42 +39,16 @@ _SOURCE = """
 """
 
 
-def context_epilogue(
-    c: mx.array,
-    projection: nn.Module,
-    k_norm: mx.array,
-    periods: mx.array,
-    offset: mx.array,
-    eps: float,
-) -> tuple[mx.array, mx.array]:
-    """``context_plain`` for any number of rows; arguments and results are the same.
-
-    The caller has checked that the kernel supports them (``context_kv.obstacle``).
-    """
-    layers, kv_heads, head_dim, _ = Geometry.of(projection, k_norm)
-    products = projection(c)
-    kernel = metal_kernel(
-        "dflash_context_epilogue",
-        ["products", "k_norm", "periods", "offset", "eps"],
-        ["keys", "values"],
+def context_epilogue(c: mx.array, offset: mx.array, layers: ContextLayers) -> KV:
+    """``context_plain`` for any number of positions, where the kernels support the layers."""
+    heads = c.shape[0] * c.shape[1] * layers.count * 2 * layers.kv_heads
+    return launch(
+        "epilogue",
         _SOURCE,
-        NORM_ROPE,
+        {"products": layers.projection(c)},
+        [("LAYERS", layers.count)],
+        (-(-heads // SIMDGROUPS), 1),
+        c,
+        offset,
+        layers,
     )
-    B, n, _ = c.shape
-    threads = SIMD * SIMDGROUPS
-    groups = -(-B * n * layers * 2 * kv_heads // SIMDGROUPS)
-    keys, values = kernel(
-        inputs=[products, k_norm, periods, offset, eps],
-        template=[
-            ("T", c.dtype),
-            ("LAYERS", layers),
-            ("KV_HEADS", kv_heads),
-            ("D", head_dim),
-            ("SIMDGROUPS", SIMDGROUPS),
-        ],
-        grid=(groups * threads, 1, 1),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[(layers, B, kv_heads, n, head_dim)] * 2,
-        output_dtypes=[c.dtype] * 2,
-    )
-    return keys, values

@@ -6,9 +6,8 @@ between them; the parts of the latter are added up in threadgroup memory.
 """
 
 import mlx.core as mx
-import mlx.nn as nn
 
-from .context_shared import launch_projection
+from .context_shared import KV, ContextLayers, launch_projection
 
 MAX_ROWS = 32
 
@@ -118,29 +117,10 @@ _BODY = """
 """
 
 
-def context_fragments(
-    c: mx.array,
-    projection: nn.Module,
-    k_norm: mx.array,
-    periods: mx.array,
-    offset: mx.array,
-    eps: float,
-) -> tuple[mx.array, mx.array]:
-    """``context_plain`` for ``B * n <= 32``; arguments and results are the same.
-
-    The caller has checked that the kernel supports them (``context_kv.obstacle``).
-    """
+def context_fragments(c: mx.array, offset: mx.array, layers: ContextLayers) -> KV:
+    """``context_plain`` for ``B * n <= 32``, where the kernels support the layers."""
     # Two pipelines, for up to 16 and up to 32 rows. The larger one holds twice the sums, in
     # registers and in threadgroup memory, so fewer simdgroups split the hidden dimension.
     blocks, slices = (2, 4) if c.shape[0] * c.shape[1] <= 16 else (4, 2)
-    return launch_projection(
-        "fragments",
-        _BODY,
-        [("BLOCKS", blocks), ("SLICES", slices)],
-        c,
-        projection,
-        k_norm,
-        periods,
-        offset,
-        eps,
-    )
+    template = [("BLOCKS", blocks), ("SLICES", slices)]
+    return launch_projection("fragments", _BODY, template, c, offset, layers)

@@ -5,9 +5,8 @@ read once, in runs of sixteen a lane.
 """
 
 import mlx.core as mx
-import mlx.nn as nn
 
-from .context_shared import launch_projection
+from .context_shared import KV, ContextLayers, launch_projection
 
 MAX_ROWS = 4
 
@@ -67,18 +66,6 @@ _BODY = """
 """
 
 
-def context_rows(
-    c: mx.array,
-    projection: nn.Module,
-    k_norm: mx.array,
-    periods: mx.array,
-    offset: mx.array,
-    eps: float,
-) -> tuple[mx.array, mx.array]:
-    """``context_plain`` for ``B * n <= 4``; arguments and results are the same.
-
-    The caller has checked that the kernel supports them (``context_kv.obstacle``).
-    """
-    return launch_projection(
-        "rows", _BODY, [("MAX_ROWS", MAX_ROWS)], c, projection, k_norm, periods, offset, eps
-    )
+def context_rows(c: mx.array, offset: mx.array, layers: ContextLayers) -> KV:
+    """``context_plain`` for ``B * n <= 4``, where the kernels support the layers."""
+    return launch_projection("rows", _BODY, [("MAX_ROWS", MAX_ROWS)], c, offset, layers)

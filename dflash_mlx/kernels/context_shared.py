@@ -1,40 +1,54 @@
-"""What the context K/V kernels share: geometry, pieces of their source, and one launch.
+"""What the context K/V kernels share: the layers they work for, pieces of source, the launches.
 
 A threadgroup of the kernels that project makes one head of one layer, K or V, for all rows: it
 gathers the head's products in ``tile``, and then each simdgroup finishes whole rows of it.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from .metal import SIMD, SIMDGROUPS, metal_kernel
-from .norm_rope import NORM_ROPE
+from .norm_rope import NORM_ROPE, NormRope
+
+KV = tuple[mx.array, mx.array]
 
 
-class Geometry(NamedTuple):
-    """Sizes of a stacked context projection."""
+@dataclass(eq=False)
+class ContextLayers:
+    """What makes context K/V of all drafter layers: ``rope(k_norm(W_k c))`` and ``W_v c``.
 
-    layers: int
-    kv_heads: int
-    head_dim: int
-    hidden: int
+    Attributes:
+        projection: linear, from ``hidden`` to ``layers * 2 * kv_heads * head_dim``, K before V in
+            each layer.
+        k_norm: the layers' K norm weights, ``[layers, head_dim]`` float32.
+        norm_rope: of the keys.
+    """
 
-    @classmethod
-    def of(cls, projection: nn.Module, k_norm: mx.array) -> "Geometry":
-        """Read off the weights.
+    projection: nn.Module
+    k_norm: mx.array
+    norm_rope: NormRope
 
-        Args:
-            projection: ``nn.Linear`` or ``nn.QuantizedLinear`` of
-                ``layers * 2 * kv_heads * head_dim`` outputs.
-            k_norm: ``[layers, head_dim]``.
-        """
-        layers, head_dim = k_norm.shape
-        outputs, columns = projection.weight.shape
-        if isinstance(projection, nn.QuantizedLinear):
-            columns = columns * 32 // projection.bits
-        return cls(layers, outputs // (2 * layers * head_dim), head_dim, columns)
+    @property
+    def count(self) -> int:
+        """How many layers there are."""
+        return self.k_norm.shape[0]
+
+    @property
+    def head_dim(self) -> int:
+        return self.k_norm.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.projection.weight.shape[0] // (2 * self.k_norm.size)
+
+    @property
+    def hidden(self) -> int:
+        columns = self.projection.weight.shape[1]
+        if isinstance(self.projection, nn.QuantizedLinear):
+            return columns * 32 // self.projection.bits
+        return columns
 
 
 # LOAD_WEIGHTS(row, k, w) puts the weights [row, k : k + 16] into w in float32.
@@ -125,52 +139,68 @@ def launch_projection(
     body: str,
     template: list[tuple[str, int]],
     c: mx.array,
-    projection: nn.Module,
-    k_norm: mx.array,
-    periods: mx.array,
     offset: mx.array,
-    eps: float,
-) -> tuple[mx.array, mx.array]:
+    layers: ContextLayers,
+) -> KV:
     """Launch a kernel that projects and finishes, one threadgroup a layer, K or V, and head.
 
     Args:
         variant: names the kernel.
         body: source that fills ``tile [rows, STRIDE]`` (threadgroup, float32) with the products.
         template: what ``body`` is specialised for, beyond what all kernels know.
-        c, projection, k_norm, periods, offset, eps: see ``context_kv``.
+        c, offset, layers: see :class:`.context_kv.ContextKV`.
+    """
+    projection = layers.projection
+    inputs = {"context": c, "weight": projection.weight}
+    template = [("H", layers.hidden), *template]
+    load, kind = _LOAD_DENSE, "dense"
+    if isinstance(projection, nn.QuantizedLinear):
+        load, kind = _LOAD_AFFINE, "affine"
+        inputs |= {"scales": projection.scales, "biases": projection.biases}
+        template += [("BITS", projection.bits), ("GROUP", projection.group_size)]
+    source, groups = _BEGIN + body + _FINISH, (1, layers.count * 2 * layers.kv_heads)
+    return launch(f"{variant}_{kind}", source, inputs, template, groups, c, offset, layers, load)
+
+
+def launch(
+    variant: str,
+    source: str,
+    inputs: dict[str, mx.array],
+    template: list[tuple[str, int]],
+    groups: tuple[int, int],
+    c: mx.array,
+    offset: mx.array,
+    layers: ContextLayers,
+    load: str = "",
+) -> KV:
+    """Launch a kernel of ``groups`` threadgroups that ends in the norm and RoPE of heads.
 
     Returns:
         Keys and values, each ``[layers, B, kv_heads, n, head_dim]`` in the dtype of ``c``.
     """
-    layers, kv_heads, head_dim, hidden = Geometry.of(projection, k_norm)
-    weights = {"weight": projection.weight}
-    load, kind = _LOAD_DENSE, "dense"
-    if isinstance(projection, nn.QuantizedLinear):
-        load, kind = _LOAD_AFFINE, "affine"
-        weights |= {"scales": projection.scales, "biases": projection.biases}
-        template = [*template, ("BITS", projection.bits), ("GROUP", projection.group_size)]
+    norm_rope = layers.norm_rope
+    inputs = inputs | {
+        "k_norm": layers.k_norm,
+        "periods": norm_rope.periods,
+        "offset": offset,
+        "eps": norm_rope.eps,
+    }
     kernel = metal_kernel(
-        f"dflash_context_{variant}_{kind}",
-        ["context", *weights, "k_norm", "periods", "offset", "eps"],
-        ["keys", "values"],
-        _BEGIN + body + _FINISH,
-        NORM_ROPE + load,
+        f"dflash_context_{variant}", [*inputs], ["keys", "values"], source, NORM_ROPE + load
     )
-    B, n, _ = c.shape
-    threads = SIMD * SIMDGROUPS
+    shape = (layers.count, c.shape[0], layers.kv_heads, c.shape[1], layers.head_dim)
     keys, values = kernel(
-        inputs=[c, *weights.values(), k_norm, periods, offset, eps],
+        inputs=[*inputs.values()],
         template=[
             ("T", c.dtype),
-            ("KV_HEADS", kv_heads),
-            ("D", head_dim),
-            ("H", hidden),
+            ("KV_HEADS", layers.kv_heads),
+            ("D", layers.head_dim),
             ("SIMDGROUPS", SIMDGROUPS),
             *template,
         ],
-        grid=(threads, layers * 2 * kv_heads, 1),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[(layers, B, kv_heads, n, head_dim)] * 2,
-        output_dtypes=[c.dtype] * 2,
+        grid=(SIMD * SIMDGROUPS * groups[0], groups[1], 1),
+        threadgroup=(SIMD * SIMDGROUPS, 1, 1),
+        output_shapes=[shape, shape],
+        output_dtypes=[c.dtype, c.dtype],
     )
     return keys, values

@@ -1,8 +1,10 @@
 """RMS norm and RoPE of heads: in plain MLX, and as the end of every kernel here."""
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 
-from .metal import UNROLL
+from .metal import UNROLL, on_metal
 
 # The rounding points are MLX's own: the product, the normed value after its weight, and the rotated
 # value go through T; all between is float32.
@@ -45,56 +47,56 @@ inline void norm_rope(
 )
 
 
-def norm_rope(
-    x: mx.array,
-    norm: mx.array,
-    periods: mx.array,
-    offset: mx.array,
-    eps: float,
-    traditional: bool = False,
-) -> mx.array:
-    """``rope(norm(x))`` with the rounding points of the kernels.
+@dataclass(frozen=True)
+class NormRope:
+    """RMS norm and RoPE of heads, with the rounding points of the kernels.
 
-    Args:
-        x: ``[B, n, …, head_dim]``, where … are heads.
-        norm: weights that broadcast to ``x``, float32.
-        periods: ``[rotated / 2]`` float32, as the ``freqs`` of ``mx.fast.rope``.
-        offset: ``[B]`` int32, the position of each batch row's first row.
+    Attributes:
+        periods: ``[rotated / 2]`` float32, the inverse of the angle that one position adds to each
+            plane; what ``mx.fast.rope`` takes as ``freqs``.
         eps: of the norm.
         traditional: whether planes are neighbouring values rather than those of two halves.
-
-    Returns:
-        ``[B, heads, n, head_dim]`` in the dtype of ``x``.
     """
-    # The norm's one rounding comes after its weight, as in mx.fast.rms_norm with a weight.
-    normed = mx.fast.rms_norm(x.astype(mx.float32), None, eps) * norm
-    heads = normed.astype(x.dtype).reshape(*x.shape[:2], -1, x.shape[-1]).transpose(0, 2, 1, 3)
-    return mx.fast.rope(
-        heads,
-        2 * periods.size,
-        traditional=traditional,
-        base=None,
-        scale=1.0,
-        offset=offset,
-        freqs=periods,
-    )
 
+    periods: mx.array
+    eps: float
+    traditional: bool = False
 
-def obstacle(dtype: mx.Dtype, head_dim: int, rotated: int, traditional: bool) -> str | None:
-    """What the kernels' end does not support about heads of these sizes, or None.
+    def __call__(self, x: mx.array, weight: mx.array, offset: mx.array) -> mx.array:
+        """``rope(norm(x))`` in plain MLX.
 
-    Args:
-        dtype: of the activations.
-        head_dim: values of a head.
-        rotated: how many of them RoPE turns.
-        traditional: whether planes are neighbouring values rather than those of two halves.
-    """
-    if dtype not in (mx.float32, mx.float16, mx.bfloat16):
-        return f"the activations are {dtype}"
-    if head_dim not in (64, 128):
-        return f"head_dim is {head_dim}, not 64 or 128"
-    if traditional:
-        return "RoPE is traditional"
-    if rotated != head_dim:
-        return f"RoPE turns {rotated} of {head_dim} values"
-    return None
+        Args:
+            x: ``[B, n, …, head_dim]``, where … are heads.
+            weight: of the norm, float32; it broadcasts to ``x``.
+            offset: ``[B]`` int32, the first position of each batch row.
+
+        Returns:
+            ``[B, heads, n, head_dim]`` in the dtype of ``x``.
+        """
+        # The norm's one rounding comes after its weight, as in mx.fast.rms_norm with a weight.
+        normed = mx.fast.rms_norm(x.astype(mx.float32), None, self.eps) * weight
+        heads = normed.astype(x.dtype).reshape(*x.shape[:2], -1, x.shape[-1])
+        return mx.fast.rope(
+            heads.transpose(0, 2, 1, 3),
+            2 * self.periods.size,
+            traditional=self.traditional,
+            base=None,
+            scale=1.0,
+            offset=offset,
+            freqs=self.periods,
+        )
+
+    def obstacle(self, dtype: mx.Dtype, head_dim: int) -> str | None:
+        """Why the kernels cannot norm and rotate heads of this dtype and size here, or None."""
+        rotated = 2 * self.periods.size
+        if not on_metal():
+            return "not on a Metal device"
+        if dtype not in (mx.float32, mx.float16, mx.bfloat16):
+            return f"the activations are {dtype}"
+        if head_dim not in (64, 128):
+            return f"head_dim is {head_dim}, not 64 or 128"
+        if self.traditional:
+            return "RoPE is traditional"
+        if rotated != head_dim:
+            return f"RoPE turns {rotated} of {head_dim} values"
+        return None

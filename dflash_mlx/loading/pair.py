@@ -7,8 +7,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from ..cache.prompt import PromptCache
+from ..drafter.proposal import Drafting
 from ..engine.costs import CostFile, CostTable
-from ..engine.round import Drafting
 from ..target.target import Target
 
 

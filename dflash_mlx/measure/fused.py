@@ -31,7 +31,7 @@ def check_fused_parts(drafter: Given) -> Finding:
         warnings.simplefilter("always")
         try:
             config, dtype, quantization = _stored(drafter.folder)
-            path = _paths(config, dtype, quantization)
+            routes = _routes(config, dtype, quantization)
         # A UserError is one too; the others come of a quantization that is none.
         except (TypeError, ValueError) as error:
             text = f"Which way the fused parts of {drafter.name} run is not known: {error}"
@@ -39,8 +39,8 @@ def check_fused_parts(drafter: Given) -> Finding:
     text = f"The fused parts of {drafter.name} run so in a round of {config.block_size} rows: "
     unbuilt = unbuilt_kernels(caught)
     status = "advice" if unbuilt else "ok"
-    data = {"path": path, "unbuilt": unbuilt}
-    return Finding("drafter-kernels", status, " ".join([f"{text}{path}.", *unbuilt]), data)
+    data = {"path": routes, "unbuilt": unbuilt}
+    return Finding("drafter-kernels", status, " ".join([f"{text}{routes}.", *unbuilt]), data)
 
 
 def unbuilt_kernels(caught: Iterable[warnings.WarningMessage]) -> list[str]:
@@ -65,7 +65,7 @@ def _stored(folder: Path) -> tuple[DrafterConfig, mx.Dtype, dict[str, Any] | Non
     return DrafterConfig.from_dict(config), STORED_DTYPES[norm.dtype], config.get("quantization")
 
 
-def _paths(config: DrafterConfig, dtype: mx.Dtype, quantization: dict[str, Any] | None) -> str:
+def _routes(config: DrafterConfig, dtype: mx.Dtype, quantization: dict[str, Any] | None) -> str:
     """Compile the kernels of such a drafter, of random weights, and ask them."""
     drafter = Drafter(config)
     drafter.set_dtype(dtype)
@@ -73,5 +73,4 @@ def _paths(config: DrafterConfig, dtype: mx.Dtype, quantization: dict[str, Any] 
         known = {key: quantization[key] for key in _QUANTIZATION if key in quantization}
         nn.quantize(drafter, **known, class_predicate=lambda path, _: path.endswith(_PROJECTED))
     drafter.stack_context()
-    context = drafter.context_path(config.block_size)
-    return f"context K/V {context}, block {drafter.block_path()}"
+    return drafter.kernels(config.block_size)

@@ -7,21 +7,21 @@ import mlx.core as mx
 from mlx_lm.models.base import BaseModelArgs
 
 
-def _table_rows(rows: mx.array, args: BaseModelArgs) -> mx.array:
-    return rows
+def _unchanged(x: mx.array, args: BaseModelArgs) -> mx.array:
+    return x
 
 
-def _rooted(rows: mx.array, args: BaseModelArgs) -> mx.array:
-    return rows * args.hidden_size**0.5
+def _rooted(x: mx.array, args: BaseModelArgs) -> mx.array:
+    return x * args.hidden_size**0.5
 
 
-def _bfloat16_rooted(rows: mx.array, args: BaseModelArgs) -> mx.array:
+def _bfloat16_rooted(x: mx.array, args: BaseModelArgs) -> mx.array:
     """Gemma 3 rounds the factor to bfloat16 whatever it runs in."""
-    return rows * mx.array(args.hidden_size**0.5, mx.bfloat16).astype(rows.dtype)
+    return x * mx.array(args.hidden_size**0.5, mx.bfloat16).astype(x.dtype)
 
 
-def _normed(rows: mx.array, args: BaseModelArgs) -> mx.array:
-    return mx.fast.rms_norm(rows, None, args.rms_norm_eps)
+def _normed(x: mx.array, args: BaseModelArgs) -> mx.array:
+    return mx.fast.rms_norm(x, None, args.rms_norm_eps)
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Family:
     """What a family does to its embeddings, and what it can take.
 
     Attributes:
-        embed: what the first layer receives, from rows of the embedding table and the model's args.
+        embed: what the first layer receives, from the table's embeddings and the model's args.
         batched: its attention takes a mask a batch row. Gemma 2 groups the query heads in a
             dimension of their own, where such a mask would meet the wrong axis.
     """
 
-    embed: Callable[[mx.array, BaseModelArgs], mx.array] = _table_rows
+    embed: Callable[[mx.array, BaseModelArgs], mx.array] = _unchanged
     batched: bool = True
 
 

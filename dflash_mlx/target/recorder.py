@@ -11,7 +11,7 @@ import mlx.nn as nn
 from ..cache.recurrent import Recurrence, RecurrentCache, Tape
 from .swap import subclass, swapped
 
-# mlx-lm's recurrences: (output, state) from arguments that a mask can stop at any row.
+# mlx-lm's recurrences: (output, state) from arguments that a mask can stop at any token.
 RECURRENCES = ("gated_delta_update", "ssm_update")
 
 
@@ -118,9 +118,9 @@ def _noting(function: Callable, tapes: list[Tape]) -> Callable:
             given = dict(zip(names, args, strict=False)) | kwargs
             for name in ("state", "mask", "lengths"):
                 given.pop(name, None)
-            rows = output.shape[1]
-            kept = state if rows == 1 else None
-            note = Recurrence(function, given, "lengths" in names, rows, kept)
+            n = output.shape[1]
+            kept = state if n == 1 else None
+            note = Recurrence(function, given, "lengths" in names, n, kept)
             tapes[-1].recurrences.append((state, note))
         return output, state
 

@@ -22,9 +22,10 @@ class Stack:
 
     Attributes:
         module: the decoder stack.
-        layers: the decoder layers, all of them.
-        embedding: the embedding table.
-        args: of the language model.
+        layers: the decoder layers, all ``num_layers`` of them.
+        embedding: the embedding table, of ``vocab_size`` tokens, padding included.
+        hidden_size, dtype: of the hidden states.
+        args: the language model's configuration, as mlx-lm has read it.
         name: the family: the module of mlx_lm.models that the language model comes from.
 
     Raises:
@@ -44,6 +45,7 @@ class Stack:
             )
         self.module = language[self._key]
         self.layers = self.module.layers
+        self.num_layers = len(self.layers)
         if any(layer is None for layer in self.layers):
             raise UserError(
                 f"This {self.name!r} target is split into a pipeline and lacks the layers that "
@@ -56,10 +58,14 @@ class Stack:
                 f"{', '.join(EMBEDDINGS)}."
             )
         self.embedding = self.module[name]
+        self.vocab_size = self.embedding.weight.shape[0]
+        # Never computed; a quantized table alone does not tell.
+        looked_up = self.embedding(mx.array([0]))
+        self.hidden_size, self.dtype = looked_up.shape[-1], looked_up.dtype
         self._ran = subclass(type(self.module), __call__=lambda stack, *_, **__: stack.output)
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Logits of the stack's output ``hidden [B, n, hidden]``.
+        """Logits of the stack's output ``hidden [B, n, hidden]``, softcapped as the model's are.
 
         The model's own code makes them, whatever it does after the stack: scales, softcaps, a tied
         table or a gathered one. It runs on a shallow copy, with a stack that has run already.
@@ -70,7 +76,7 @@ class Stack:
         return rest(mx.zeros(hidden.shape[:2], mx.int32))
 
     def head_raw(self, hidden: mx.array) -> mx.array:
-        """The head's product with ``hidden [B, n, hidden]``, without scale and softcap."""
+        """The head's product with ``hidden [B, n, hidden]``, before any scale or softcap."""
         name = next((name for name in HEADS if name in self._language), None)
         if name is None:
             return self.embedding.as_linear(hidden)

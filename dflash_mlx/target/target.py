@@ -4,22 +4,21 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.base import BaseModelArgs
 from mlx_lm.models.cache import make_prompt_cache
 
-from ..cache.adopt import Buffer, StockCache
+from ..cache.protocol import StockCache, TargetBuffer
 from ..errors import UserError
 from .families import Family
+from .family_trial import family_of
 from .recorder import Recorder
 from .stack import Stack
 from .taps import Taps
-from .trial import family_of
 
 # What mlx-lm's make_prompt_cache pins of a rotating cache.
 KEEP = 4
 
 
-class Target:
+class Target(Stack):
     """An mlx-lm model that also hands out the hidden states of its tapped layers.
 
     Args:
@@ -33,58 +32,18 @@ class Target:
     """
 
     def __init__(self, model: nn.Module, taps: Sequence[int] = (), family: Family | None = None):
+        super().__init__(model)
         self.model = model
-        self._stack = Stack(model)
-        self._recorder = Recorder(self._stack.layers)
-        self.family = family or family_of(model, self._stack, self._recorder)
-        self._taps = Taps([*self._stack.layers, self._stack.module], taps)
-
-    @property
-    def args(self) -> BaseModelArgs:
-        """The language model's configuration, as mlx-lm has read it."""
-        return self._stack.args
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """The decoder layers."""
-        return self._stack.layers
-
-    @property
-    def num_layers(self) -> int:
-        return len(self._stack.layers)
-
-    @property
-    def hidden_size(self) -> int:
-        return self.embed_raw(mx.array([0])).shape[-1]
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding table, padding included."""
-        return self._stack.embedding.weight.shape[0]
-
-    @property
-    def dtype(self) -> mx.Dtype:
-        """The dtype of the hidden states."""
-        return self.embed_raw(mx.array([0])).dtype
+        self._recorder = Recorder(self.layers)
+        self.family = family or family_of(model, self, self._recorder)
+        self._taps = Taps([*self.layers, self.module], taps)
 
     def embed(self, ids: mx.array) -> mx.array:
         """Input embeddings of ``ids``, as the target's first layer receives them."""
-        return self.family.embed(self.embed_raw(ids), self._stack.args)
-
-    def embed_raw(self, ids: mx.array) -> mx.array:
-        """The embedding table's rows of ``ids``, unscaled."""
-        return self._stack.embedding(ids)
-
-    def head(self, hidden: mx.array) -> mx.array:
-        """Logits of hidden states that are already normed, softcapped as the target's own are."""
-        return self._stack.head(hidden)
-
-    def head_raw(self, hidden: mx.array) -> mx.array:
-        """The head's product alone, before any scale or softcap of the target's own."""
-        return self._stack.head_raw(hidden)
+        return self.family.embed(self.embedding(ids), self.args)
 
     def forward(
-        self, ids: mx.array, caches: Sequence[Buffer] | Sequence[StockCache]
+        self, ids: mx.array, caches: Sequence[TargetBuffer] | Sequence[StockCache]
     ) -> tuple[mx.array, mx.array | None]:
         """One forward over ``ids [B, n]``.
 
@@ -113,7 +72,7 @@ class Target:
             ``[B, n, taps * hidden]``.
         """
         with self._taps.recording() as outputs:
-            hidden = self._stack.module(ids)
+            hidden = self.module(ids)
         return hidden, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
     @property
@@ -125,7 +84,7 @@ class Target:
         """Empty stock caches, in the order of the layers that keep one.
 
         Args:
-            max_kv_size: rows that a layer keeps at most: the first 4 and the last ones.
+            max_kv_size: positions that a layer keeps at most: the first 4 and the last ones.
 
         Raises:
             UserError: the size cannot be had.

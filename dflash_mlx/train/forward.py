@@ -12,9 +12,8 @@ from mlx.utils import tree_unflatten
 from ..cache.linear import round_up
 from ..drafter.masks import Visibility, layer_visibility
 from ..drafter.model import DecoderLayer, Drafter
-from ..drafter.rope import RoPE
+from ..drafter.rope import norm_rope, norm_weights
 from ..errors import UserError
-from ..kernels.norm_rope import norm_rope
 from ..target.target import Target
 from .blocks import Blocks
 
@@ -42,7 +41,7 @@ class BlockForward:
         self.drafter, self.target, self.dtype = drafter, target, dtype
         self.config = drafter.config
         self._visibility = layer_visibility(self.config)
-        self._rope = RoPE(self.config.head_dim, self.config.rope)
+        self._norm_rope = norm_rope(self.config)
 
     def use(self, parameters: Parameters) -> None:
         """Compute with these parameters from now on, rounded to the forward's dtype."""
@@ -99,7 +98,7 @@ class BlockForward:
     def _embed(self, blocks: Blocks) -> mx.array:
         """Input embeddings ``[N, b, hidden]``: the given tokens, then the mask token."""
         config, target = self.config, self.target
-        lookup = target.embed if config.embed_scale == "target" else target.embed_raw
+        lookup = target.embed if config.embed_scale == "target" else target.embedding
         known = lookup(mx.array(blocks.tokens)) * config.input_embedding_scale
         if config.has_mask_embedding:
             mask = self.drafter.mask_embedding
@@ -129,8 +128,7 @@ class BlockForward:
     def _heads(self, x: mx.array, norm: nn.RMSNorm, offset: mx.array) -> mx.array:
         """Normed and rotated heads ``[N, heads, n, head_dim]`` of products ``[N, n, …]``."""
         x = x.reshape(*x.shape[:2], -1, self.config.head_dim)
-        weight = norm.weight.astype(mx.float32) * self._rope.amplitude
-        return norm_rope(x, weight, self._rope.periods, offset, norm.eps, self._rope.traditional)
+        return self._norm_rope(x, norm_weights(norm.weight, self.config.rope), offset)
 
     def _attend(
         self,

@@ -7,9 +7,7 @@ import mac_kernels
 import mlx.core as mx
 import pytest
 from support.folders import save_drafter, save_target
-from support.launches import Launches
-
-from dflash_mlx.kernels import block_heads, context_kv
+from support.launches import Launches, as_on_metal
 
 
 def written(folder) -> tuple[dict, str]:
@@ -64,8 +62,7 @@ def test_kernel_table(monkeypatch):
     """Timing, bytes and table, with launches that only return zeros."""
     launches = Launches()
     monkeypatch.setattr(mx.fast, "metal_kernel", launches)
-    for module in (context_kv, block_heads):
-        monkeypatch.setattr(module, "on_metal", lambda: True)
+    as_on_metal(monkeypatch)
     monkeypatch.setattr(mac_kernels, "ROWS", (1, 8, 33))
     monkeypatch.setattr(mac_kernels, "DTYPES", (mx.float32,))
     monkeypatch.setattr(mac_kernels, "BITS", (None, 4))

@@ -11,7 +11,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from dflash_mlx.cache.adopt import adopt, describe, release, row_caches, unsupported
+from dflash_mlx.cache.adopt import adopt, describe, kv_caches, release, unsupported
 from dflash_mlx.cache.ring import LARGEST_BLOCK, SLACK
 
 
@@ -33,9 +33,9 @@ def test_descriptions_tell_sizes_and_bits():
     assert describe(caches) == "CacheList(KVCache, QuantizedKVCache(group_size=32, bits=4))"
 
 
-def test_row_caches_are_found_in_lists_and_others_left_out():
+def test_kv_caches_are_found_in_lists_and_others_left_out():
     first, second, third = KVCache(), RotatingKVCache(8), QuantizedKVCache()
-    assert row_caches([first, ArraysCache(2), CacheList(second, CacheList(third))]) == [
+    assert kv_caches([first, ArraysCache(2), CacheList(second, CacheList(third))]) == [
         first,
         second,
         third,
@@ -52,7 +52,7 @@ def test_ring_refuses_more_rows_than_a_round_may_have(keep):
     ring = adopt([filled(RotatingKVCache(8, keep), 3)])
     ring.reserve(3 + LARGEST_BLOCK + 1)
     rows = mx.zeros((1, 2, LARGEST_BLOCK + 1, 32))
-    with pytest.raises(ValueError, match=f"at most {LARGEST_BLOCK} rows at a time, not"):
+    with pytest.raises(ValueError, match=f"at most {LARGEST_BLOCK} positions at a time, not"):
         ring.update_and_fetch(rows, rows)
 
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from dflash_mlx.cache.window import WindowCache
+from dflash_mlx.cache.context import WindowContext, stack
 
 BLOCK = 8
 
@@ -14,7 +14,7 @@ class Recorded:
 
     def __init__(self, window: int, start: int):
         self.window = window
-        self.ring = WindowCache(window, BLOCK, mx.array([start], mx.int32))
+        self.ring = WindowContext(mx.array([start], mx.int32), window, BLOCK)
         self.rows: dict[int, int] = {}
         self.end = self.oldest = start
         self._count = 0
@@ -98,7 +98,7 @@ def test_stacked_rows_are_as_each_was():
     for ring, chunks in zip(rings, ((90, 3), (), (7,)), strict=True):
         for n in chunks:
             ring.write(n, n)
-    stacked = WindowCache.stack([r.ring for r in rings])
+    stacked = stack([r.ring for r in rings])
     stacked.reserve(200)
     assert stacked.offset.tolist() == [93, 0, 12]
     assert stacked.start.tolist() == [0, 0, 5]

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from dflash_mlx.cache.context import ContextBuffer
+from dflash_mlx.cache.protocol import ContextBuffer
 from dflash_mlx.convert import convert
 from dflash_mlx.drafter.bound import BoundDrafter
 from dflash_mlx.drafter.model import Drafter
@@ -142,10 +142,10 @@ class Tables:
         self._table, self._head = reference["table"], reference["head"]
         self.vocab_size = self._table.shape[0]
 
-    def embed_raw(self, ids: mx.array) -> mx.array:
+    def embedding(self, ids: mx.array) -> mx.array:
         return self._table[ids]
 
-    embed = embed_raw
+    embed = embedding
 
     def head_raw(self, hidden: mx.array) -> mx.array:
         return hidden @ self._head.T

@@ -175,7 +175,7 @@ def prefilled(target, rows):
             mx.repeat(x[:, :, : cache.offset], rows, axis=0) for x in (cache.keys, cache.values)
         )
         keys, values = (mx.pad(x, [(0, 0), (0, 0), (0, 60), (0, 0)]) for x in (keys, values))
-        ours.append(LinearCache(keys, values, mx.full((rows,), cache.offset, mx.int32)))
+        ours.append(LinearCache(mx.full((rows,), cache.offset, mx.int32), keys, values))
     return State(mx.full((rows,), PROMPT[-1], mx.int32), ours[0].offset, ours)
 
 

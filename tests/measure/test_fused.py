@@ -6,11 +6,10 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from support.folders import drafter_config, given, save_drafter
-from support.launches import Launches
+from support.launches import Launches, as_on_metal
 from support.tiny import tiny_model
 
 from dflash_mlx.cli.main import main
-from dflash_mlx.kernels import block_heads, context_kv
 from dflash_mlx.loading.loader import load_drafter, make_pair
 from dflash_mlx.measure.finding import Finding
 from dflash_mlx.measure.fused import check_fused_parts
@@ -31,8 +30,7 @@ DRAFTERS = {
 def metal(monkeypatch):
     """Launches that are only counted, in place of Metal."""
     monkeypatch.setattr(mx.fast, "metal_kernel", Launches())
-    for module in (context_kv, block_heads):
-        monkeypatch.setattr(module, "on_metal", lambda: True)
+    as_on_metal(monkeypatch)
 
 
 def check(folder: Path) -> Finding:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from support.launches import Launches
+from support.launches import Launches, as_on_metal
 from support.pairs import accept_everything
 
 from dflash_mlx.engine import choose
-from dflash_mlx.kernels import block_heads, context_kv
 from dflash_mlx.measure import self_test, storage, system
 from dflash_mlx.measure.difference import Difference
 
@@ -124,8 +123,7 @@ def test_generation_that_fails_is_a_fault(kind, monkeypatch):
 @pytest.mark.parametrize(("broken", "status"), [("nothing", "ok"), ("context", "advice")])
 def test_kernels_that_cannot_be_built(broken, status, monkeypatch):
     monkeypatch.setattr(mx.fast, "metal_kernel", Launches(broken=broken))
-    for module in (context_kv, block_heads):
-        monkeypatch.setattr(module, "on_metal", lambda: True)
+    as_on_metal(monkeypatch)
     kernels, generation = self_test.check_self()
     assert kernels.status == status and generation.status == "ok"
     assert ("cannot be built" in kernels.text) is (status == "advice")

@@ -1,5 +1,7 @@
 """The block heads kernel's own source, run and compared with float64 and with unfused MLX."""
 
+from functools import partial
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -12,11 +14,9 @@ from support.heads import (
     periods,
     unfused_norm_rope,
 )
-from support.pairs import tiny_drafter
 
-from dflash_mlx.drafter.model import Drafter
-from dflash_mlx.kernels import block_heads as module
-from dflash_mlx.kernels.block_heads import block_heads
+from dflash_mlx.kernels.block_heads import BlockHeads
+from dflash_mlx.kernels.norm_rope import NormRope
 
 pytestmark = pytest.mark.metal
 
@@ -45,66 +45,22 @@ def apart(products: mx.array, head_dim: int) -> mx.array:
 def test_error(metal, dtype, head_dim, heads, kv_heads, shapes):
     norms = mx.array([[1.0], [9.0]]) * (0.2 + mx.random.uniform(shape=(2, head_dim)))
     norms = norms.astype(dtype).astype(mx.float32)
-    freqs = periods(head_dim)
+    norm_rope = NormRope(periods(head_dim), EPS)
+    block_heads = BlockHeads(norms, norm_rope)
     for batch, n, first in shapes:
         q = random_heads(dtype, batch, n, heads, head_dim)
         kv = random_heads(dtype, batch, n, 2 * kv_heads, head_dim)
         offset = offsets(first, batch)
-        arguments = (q, kv, norms, freqs, offset)
-        run = lambda a=arguments: block_heads(*a, eps=EPS, path="fused")  # noqa: E731
-        *found, values = metal.run(run)
+        *found, values = metal.run(partial(block_heads, q, kv, offset, "fused"))
         keys, expected_values = mx.split(apart(kv, head_dim), 2, axis=1)
         assert mx.array_equal(values, expected_values)
         for ours, x, norm in zip(found, (apart(q, head_dim), keys), norms, strict=True):
-            right = exact_norm_rope(double(x), double(norm), freqs, offset)
-            assert_as_exact(ours, unfused_norm_rope(x, norm.astype(dtype), freqs, offset), right)
+            right = exact_norm_rope(double(x), double(norm), norm_rope, offset)
+            unfused = unfused_norm_rope(x, norm.astype(dtype), norm_rope.periods, offset)
+            assert_as_exact(ours, unfused, right)
 
 
 def test_sanitizers_and_lint(metal):
     q, kv = (random_heads(mx.bfloat16, 3, 2, heads, 64) for heads in (3, 2))
-    arguments = (q, kv, mx.ones((2, 64)), periods(64), offsets(9, 3))
-    metal.check(lambda: block_heads(*arguments, eps=EPS, path="fused"))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {
-            "layer_types": ("sliding_attention", "full_attention"),
-            "sliding_window": 4,
-            "causal_layers": (False, True),
-            "conv_kernel_size": 2,
-            "conv_group_size": 16,
-        },
-    ],
-)
-def test_whole_drafter(metal, monkeypatch, changes):
-    """Drafts of a ragged batch are those of plain MLX."""
-    sizes = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "num_attention_heads": 2}
-    sizes |= changes
-    x, features = mx.random.normal((3, 7, 64)), mx.random.normal((3, 5, 128))
-
-    def hidden(on_metal: bool) -> mx.array:
-        monkeypatch.setattr(module, "on_metal", lambda: on_metal)
-        drafter = tiny_drafter(**sizes)
-        drafter.stack_context()
-        assert drafter.block_path().name == ("fused" if on_metal else "plain")
-        return drafted(drafter, x, features)
-
-    fused = metal.run(lambda: hidden(True))
-    assert mx.allclose(fused, hidden(False), rtol=1e-3, atol=1e-3)
-    # The warm-up has compiled the pipeline that a draft needs; each of two layers launches once.
-    warm, drafts = metal.launches[:-2], metal.launches[-2:]
-    assert {launch.source for launch in drafts} <= {launch.source for launch in warm}
-
-
-def drafted(drafter: Drafter, x: mx.array, features: mx.array) -> mx.array:
-    """Hidden states of block ``x`` after a context of ``features``."""
-    context = drafter.make_context(mx.array([0, 3, 700]))
-    for cache in context:
-        cache.reserve(1024)
-    drafter.write_context(features, context)
-    for cache in context:
-        cache.offset = cache.offset + features.shape[1]
-    return drafter(x, context)
+    block_heads = BlockHeads(mx.ones((2, 64)), NormRope(periods(64), EPS))
+    metal.check(lambda: block_heads(q, kv, offsets(9, 3), "fused"))

@@ -3,14 +3,9 @@
 import mlx.core as mx
 import pytest
 from metal_harness import KernelError, Metal
-from support.heads import EPS, Case, assert_as_exact, exact, unfused
-from support.pairs import tiny_drafter
+from support.heads import Case, assert_as_exact, exact, unfused
 
-from dflash_mlx.cache.context import ContextBuffer
-from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.kernels import context_fragments, context_shared
-from dflash_mlx.kernels import context_kv as module
-from dflash_mlx.kernels.context_kv import context_kv
 
 pytestmark = pytest.mark.metal
 
@@ -39,21 +34,21 @@ SHAPES = {
 SMALL = {"layers": 1, "kv_heads": 1, "head_dim": 64}
 
 
-def check(metal: Metal, case: Case, path: str) -> None:
-    """Run ``case`` on a path, and hold its error against that of unfused MLX."""
-    found = metal.run(lambda: context_kv(*case.arguments, eps=EPS, path=path))
+def check(metal: Metal, case: Case, route: str) -> None:
+    """Run ``case`` on a route, and hold its error against that of unfused MLX."""
+    found = metal.run(lambda: case.context_kv(case.c, case.offsets, route))
     # An epilogue gets its products from MLX; the other kernels answer for their own.
-    theirs = unfused(case, sequential=path != "epilogue")
+    theirs = unfused(case, sequential=route != "epilogue")
     for ours, other, right in zip(found, theirs, exact(case), strict=True):
         assert ours.dtype == case.dtype
         assert_as_exact(ours, other, right)
 
 
-@pytest.mark.parametrize("path", ["rows", "fragments"])
+@pytest.mark.parametrize("route", ["rows", "fragments"])
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_error(metal, path, weights):
-    for batch, rows, offset in SHAPES[path]:
-        check(metal, Case(**WEIGHTS[weights], batch=batch, rows=rows, offset=offset), path)
+def test_error(metal, route, weights):
+    for batch, rows, offset in SHAPES[route]:
+        check(metal, Case(**WEIGHTS[weights], batch=batch, rows=rows, offset=offset), route)
 
 
 # After the product the kinds of weights are all alike.
@@ -79,7 +74,7 @@ def test_real_size(metal, bits):
 
 
 @pytest.mark.parametrize(
-    ("path", "sizes"),
+    ("route", "sizes"),
     [
         ("rows", {"batch": 3, "hidden": 128, "dtype": BF16}),
         ("rows", {"rows": 4, "hidden": 64, "dtype": F16, "bits": 8}),
@@ -88,45 +83,9 @@ def test_real_size(metal, bits):
         ("epilogue", {"batch": 3, "rows": 3, "hidden": 64, "dtype": BF16}),
     ],
 )
-def test_sanitizers_and_lint(metal, path, sizes):
+def test_sanitizers_and_lint(metal, route, sizes):
     case = Case(**SMALL, **sizes)
-    metal.check(lambda: context_kv(*case.arguments, eps=EPS, path=path))
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"layer_types": ("full_attention", "sliding_attention"), "sliding_window": 40}]
-)
-def test_whole_drafter(metal, monkeypatch, changes):
-    """Through warm-up, choice and commit, a drafter's context is that of plain MLX."""
-    sizes = {"hidden_size": 64, "target_hidden_size": 64, "head_dim": 64, "num_attention_heads": 2}
-    sizes |= changes
-    features = [mx.random.normal((3, rows, 128)) for rows in (40, 5, 1)]
-
-    def contexts(on_metal: bool) -> list[mx.array]:
-        monkeypatch.setattr(module, "on_metal", lambda: on_metal)
-        drafter = tiny_drafter(**sizes)
-        drafter.stack_context()
-        paths = [drafter.context_path(3 * f.shape[1]).name for f in features]
-        assert paths == (["epilogue", "fragments", "rows"] if on_metal else ["plain"] * 3)
-        return [x for cache in written(drafter, features) for x in (cache.keys, cache.values)]
-
-    for fused, plain in zip(metal.run(lambda: contexts(True)), contexts(False), strict=True):
-        assert mx.allclose(fused, plain, rtol=1e-3, atol=1e-3)
-    # The warm-up has compiled every pipeline that a round needs.
-    warm, rounds = metal.launches[: -len(features)], metal.launches[-len(features) :]
-    assert {launch.source for launch in rounds} <= {launch.source for launch in warm}
-
-
-def written(drafter: Drafter, features: list[mx.array]) -> list[ContextBuffer]:
-    """The context after all ``features``, committed in turn."""
-    context = drafter.make_context(mx.array([0, 3, 700]))
-    for chunk in features:
-        for cache in context:
-            cache.reserve(1024)
-        drafter.write_context(chunk, context)
-        for cache in context:
-            cache.offset = cache.offset + chunk.shape[1]
-    return context
+    metal.check(lambda: case.context_kv(case.c, case.offsets, route))
 
 
 @pytest.mark.parametrize(
@@ -144,5 +103,5 @@ def test_every_barrier_is_needed(metal, monkeypatch, part, count):
         )
         monkeypatch.setattr(*part, broken)
         with pytest.raises(KernelError) as caught:
-            metal.check(lambda: context_kv(*case.arguments, eps=EPS, path="fragments"))
+            metal.check(lambda: case.context_kv(case.c, case.offsets, "fragments"))
         assert caught.value.check == "race"

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from dflash_mlx.cache.adopt import adopt
+from dflash_mlx.cache.context import stack
 from dflash_mlx.cache.quantized import KVQuantization
+from dflash_mlx.drafter.proposal import Drafting
 from dflash_mlx.engine.choose import Chooser
 from dflash_mlx.engine.prefill import prefill
 from dflash_mlx.engine.queue import RoundQueue
-from dflash_mlx.engine.round import Drafting
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.engine.state import State
 from dflash_mlx.target.target import Target
@@ -39,7 +40,7 @@ def start(
     offset = mx.array(lengths, mx.int32)
     context = None
     if drafter:
-        context = [type(layer[0]).stack(layer) for layer in zip(*contexts, strict=True)]
+        context = [stack(layer) for layer in zip(*contexts, strict=True)]
     return State(
         anchor=mx.array([p[-1] for p in prompts], mx.int32),
         offset=offset,

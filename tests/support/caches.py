@@ -14,7 +14,8 @@ from mlx_lm.models.cache import (
 )
 
 from dflash_mlx import Pair
-from dflash_mlx.cache.adopt import StockCache, describe, row_caches
+from dflash_mlx.cache.adopt import describe, kv_caches
+from dflash_mlx.cache.protocol import StockCache
 from support.pairs import respond, tokens_of
 from support.plain import plain_greedy
 from support.tokenizer import byte_tokenizer
@@ -57,7 +58,7 @@ def assert_same(cache: Sequence[StockCache], stock: Sequence[StockCache]) -> Non
     """Both are mlx-lm's, of the same kinds, and hold the same."""
     for ours, theirs in zip(cache, stock, strict=True):
         assert describe(ours) == describe(theirs)
-        assert [c.offset for c in row_caches([ours])] == [c.offset for c in row_caches([theirs])]
+        assert [c.offset for c in kv_caches([ours])] == [c.offset for c in kv_caches([theirs])]
         # What is rounded differently by a hair may be quantized a step apart.
         step = 0
         if isinstance(theirs, QuantizedKVCache):
@@ -69,7 +70,7 @@ def assert_same(cache: Sequence[StockCache], stock: Sequence[StockCache]) -> Non
 
 def assert_holds(model: nn.Module, cache: Sequence[StockCache], tokens: Sequence[int]) -> None:
     """The cache is mlx-lm's, and holds what ``tokens`` leave in it and no more."""
-    assert row_caches(cache)[0].offset == len(tokens)
+    assert kv_caches(cache)[0].offset == len(tokens)
     assert_same(cache, filled(model, tokens))
 
 

@@ -6,6 +6,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from dflash_mlx.kernels.context_kv import ContextKV
+from dflash_mlx.kernels.norm_rope import NormRope
+
 EPS = 1e-6
 THETA = 1e6
 MARGIN = 1.5
@@ -15,7 +18,7 @@ ROUNDOFF = {mx.float32: 2.0**-24, mx.float16: 2.0**-11, mx.bfloat16: 2.0**-8}
 
 @dataclass
 class Case:
-    """Arguments of ``context_kv``, made at random from sizes.
+    """A ``ContextKV`` and its arguments, made at random from sizes.
 
     Attributes:
         dtype: of activations and weights.
@@ -36,10 +39,11 @@ class Case:
     bias: bool = False
     offset: int = 2000
     rotated: int | None = None
+    traditional: bool = False
     c: mx.array = field(init=False)
     projection: nn.Module = field(init=False)
     k_norm: mx.array = field(init=False)
-    periods: mx.array = field(init=False)
+    norm_rope: NormRope = field(init=False)
     offsets: mx.array = field(init=False)
 
     def __post_init__(self):
@@ -61,13 +65,13 @@ class Case:
         norms = random.uniform(0.2, 3.0, (self.layers, self.head_dim)).astype(np.float32)
         norms *= 4.0 ** np.arange(self.layers, dtype=np.float32)[:, None]
         self.k_norm = mx.array(norms).astype(self.dtype).astype(mx.float32)
-        self.periods = periods(self.rotated or self.head_dim)
+        self.norm_rope = NormRope(periods(self.rotated or self.head_dim), EPS, self.traditional)
         self.offsets = offsets(self.offset, self.batch)
 
     @property
-    def arguments(self) -> tuple:
-        """The positional arguments of ``context_kv``."""
-        return self.c, self.projection, self.k_norm, self.periods, self.offsets
+    def context_kv(self) -> ContextKV:
+        """To be called with ``c`` and ``offsets``."""
+        return ContextKV(self.projection, self.k_norm, self.norm_rope)
 
 
 def periods(rotated: int) -> mx.array:
@@ -81,7 +85,7 @@ def offsets(first: int, batch: int) -> mx.array:
     return mx.array([max(first - 377 * b, 0) for b in range(batch)])
 
 
-def exact(case: Case, traditional: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def exact(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Context keys and values in float64, from the very weights of ``case``."""
     projection, c = case.projection, double(case.c)
     weight = double(projection.weight) if not case.bits else _dequantized(projection)
@@ -89,23 +93,19 @@ def exact(case: Case, traditional: bool = False) -> tuple[np.ndarray, np.ndarray
     shape = (case.batch, case.rows, case.layers, 2, case.kv_heads, case.head_dim)
     keys, values = products.reshape(shape).transpose(3, 2, 0, 4, 1, 5)
     norms = double(case.k_norm)[:, None, None, None]
-    return exact_norm_rope(keys, norms, case.periods, case.offsets, traditional), values
+    return exact_norm_rope(keys, norms, case.norm_rope, case.offsets), values
 
 
 def exact_norm_rope(
-    x: np.ndarray,
-    norms: np.ndarray,
-    periods: mx.array,
-    offsets: mx.array,
-    traditional: bool = False,
+    x: np.ndarray, norms: np.ndarray, norm_rope: NormRope, offsets: mx.array
 ) -> np.ndarray:
     """``rope(norm(x))`` in float64, of ``[…, B, heads, n, head_dim]``."""
     x = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * norms
     positions = np.array(offsets)[:, None] + np.arange(x.shape[-2])
-    angles = positions[:, None, :, None] / double(periods)
+    angles = positions[:, None, :, None] / double(norm_rope.periods)
     half = angles.shape[-1]
     first, second = slice(0, half), slice(half, 2 * half)
-    if traditional:
+    if norm_rope.traditional:
         first, second = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
     rotated = x.copy()
     rotated[..., first] = x[..., first] * np.cos(angles) - x[..., second] * np.sin(angles)
@@ -126,7 +126,7 @@ def unfused(case: Case, sequential: bool = False) -> tuple[mx.array, mx.array]:
     shape = (case.batch, case.rows, case.layers, 2, case.kv_heads, case.head_dim)
     products = products.reshape(shape).transpose(2, 3, 0, 4, 1, 5)
     keys = [
-        unfused_norm_rope(x, norm.astype(case.dtype), case.periods, case.offsets)
+        unfused_norm_rope(x, norm.astype(case.dtype), case.norm_rope.periods, case.offsets)
         for x, norm in zip(products[:, 0], case.k_norm, strict=True)
     ]
     return mx.stack(keys), products[:, 1]

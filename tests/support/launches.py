@@ -1,6 +1,14 @@
 """Launches that are only counted."""
 
 import mlx.core as mx
+import pytest
+
+from dflash_mlx.kernels import norm_rope
+
+
+def as_on_metal(patch: pytest.MonkeyPatch, yes: bool = True) -> None:
+    """The kernels are chosen as on a Metal GPU, or as elsewhere."""
+    patch.setattr(norm_rope, "on_metal", lambda: yes)
 
 
 class Launches:

@@ -13,7 +13,7 @@ from .recorder import Recorder
 from .stack import Stack
 from .swap import subclass, swapped
 
-ROWS, BLOCK = 8, 5
+LENGTH, BLOCK = 8, 5
 
 # What a forward that means something else raises, in mlx-lm's layers or in the trial itself.
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -41,9 +41,9 @@ def family_of(model: nn.Module, stack: Stack, recorder: Recorder) -> Family:
 
 def _tried(model: nn.Module, stack: Stack, recorder: Recorder) -> Family:
     # Some attention takes no mask a batch row, and is fine with a single sequence.
-    for rows in (2, 1):
+    for batch in (2, 1):
         try:
-            return _trial(model, stack, recorder, rows)
+            return _trial(model, stack, recorder, batch)
         except _FAILURES as error:
             failure = error
     raise UserError(
@@ -52,23 +52,22 @@ def _tried(model: nn.Module, stack: Stack, recorder: Recorder) -> Family:
     ) from failure
 
 
-def _trial(model: nn.Module, stack: Stack, recorder: Recorder, rows: int) -> Family:
+def _trial(model: nn.Module, stack: Stack, recorder: Recorder, batch: int) -> Family:
     """A plain forward, looked at from outside, and the same tokens in two rounds."""
-    table = stack.embedding
-    ids = (mx.arange(1, rows + 1)[:, None] * mx.arange(1, ROWS + 1)) % table.weight.shape[0]
+    ids = (mx.arange(1, batch + 1)[:, None] * mx.arange(1, LENGTH + 1)) % stack.vocab_size
     seen = _Witness(stack)
     with swapped(seen.classes):
         plain = model(ids, cache=make_prompt_cache(model))
-    seen.check_layers(table(ids).shape)
+    seen.check_layers((*ids.shape, stack.hidden_size))
     if not _same(stack.head(seen.outputs[-1]), plain):
         raise ValueError("its head does more than a function of the last hidden state.")
 
-    caches = [adopt([c] * rows) for c in make_prompt_cache(model)]
-    accepted = mx.array([2, 1][:rows])
+    caches = [adopt([c] * batch) for c in make_prompt_cache(model)]
+    accepted = mx.array([2, 1][:batch])
     at = (accepted + 1)[:, None] + mx.arange(BLOCK)
     with recorder.recording():
         for cache in caches:
-            cache.reserve(ROWS)
+            cache.reserve(LENGTH)
         first = model(ids[:, :BLOCK], cache=caches)
         for cache in caches:
             cache.commit(accepted + 1, accepted)
@@ -77,7 +76,7 @@ def _trial(model: nn.Module, stack: Stack, recorder: Recorder, rows: int) -> Fam
         raise ValueError("its forward through a round's buffers differs from its own.")
     if not _same(second, mx.take_along_axis(plain, at[..., None], axis=1)):
         raise ValueError("its forward after a partly accepted round differs from its own.")
-    return replace(_embedding(table(ids), seen.inputs[0]), batched=rows > 1)
+    return replace(_embedding(stack.embedding(ids), seen.inputs[0]), batched=batch > 1)
 
 
 class _Witness:
@@ -118,13 +117,13 @@ def _same(a: mx.array, b: mx.array) -> bool:
     return (mx.abs(a - b).mean() <= tolerance * spread).item()
 
 
-def _embedding(rows: mx.array, received: mx.array) -> Family:
-    """A family by what becomes of the table's ``rows`` before the first layer receives them."""
-    if mx.array_equal(rows, received):
+def _embedding(looked_up: mx.array, received: mx.array) -> Family:
+    """A family by what becomes of the table's embeddings before the first layer receives them."""
+    if mx.array_equal(looked_up, received):
         return Family()
-    tolerance = 1e-5 if rows.dtype == mx.float32 else 1e-2
-    rows, received = rows.astype(mx.float32), received.astype(mx.float32)
-    scale = ((rows * received).sum() / (rows * rows).sum()).item()
-    if mx.abs(received - scale * rows).max() > tolerance * mx.abs(received).max():
+    tolerance = 1e-5 if looked_up.dtype == mx.float32 else 1e-2
+    looked_up, received = looked_up.astype(mx.float32), received.astype(mx.float32)
+    scale = ((looked_up * received).sum() / (looked_up * looked_up).sum()).item()
+    if mx.abs(received - scale * looked_up).max() > tolerance * mx.abs(received).max():
         raise ValueError("its first layer receives more than its scaled embeddings.")
-    return Family(embed=lambda rows, args: rows * scale)
+    return Family(embed=lambda x, args: x * scale)

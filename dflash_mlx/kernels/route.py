@@ -7,7 +7,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 
-class Path(NamedTuple):
+class Route(NamedTuple):
     """How a call is computed, and why so."""
 
     name: str
