@@ -1,4 +1,4 @@
-"""The tokens so far, on the device, for penalties that look back from each row of a block."""
+"""The tokens so far, on the device, for penalties that look back from each place of a block."""
 
 import mlx.core as mx
 
@@ -18,9 +18,9 @@ class History:
         self._tokens = mx.array([p + [0] * (width - len(p)) for p in prompts], mx.int32)
         self._start = start
 
-    def reserve(self, rows: int) -> None:
-        """Make room for tokens at positions below ``rows``."""
-        missing = rows - self._tokens.shape[1]
+    def reserve(self, length: int) -> None:
+        """Make room for tokens at positions below ``length``."""
+        missing = length - self._tokens.shape[1]
         if missing > 0:
             self._tokens = mx.pad(self._tokens, [(0, 0), (0, round_up(missing, GROWTH))])
 

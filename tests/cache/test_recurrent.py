@@ -1,41 +1,32 @@
 """Recurrent states: where they stand after a commit, and which lengths can be handed back."""
 
 import copy
-import functools
+import itertools
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
-from support.batch import run, start
-from support.oracle import OracleDrafter
-from support.plain import clear_case
-from support.tiny import VOCAB, tiny_model
+from support.lossless import Kind
 
 from dflash_mlx.cache.recurrent import KEPT, RecurrentCache, Tape
-from dflash_mlx.engine.choose import Chooser
-from dflash_mlx.engine.queue import RoundQueue
-from dflash_mlx.engine.sampling import Sampling
-from dflash_mlx.target.target import Target
 
-FAMILY = "qwen3_5"
-model_of = functools.cache(tiny_model)
-
-
-@functools.cache
-def case(length=9):
-    return clear_case(model_of(FAMILY), length, 80, Sampling())
+KIND = Kind("qwen3_5")
 
 
 def states_after(tokens):
     """mlx-lm's own states after ``tokens``, of every recurrent layer."""
-    cache = make_prompt_cache(model_of(FAMILY))
+    cache = make_prompt_cache(KIND.model)
     if tokens:
-        model_of(FAMILY)(mx.array([tokens]), cache=cache)
+        KIND.model(mx.array([tokens]), cache=cache)
     return [c.cache for c in cache if type(c) is ArraysCache]
 
 
-def recurrent(state):
-    return [c for c in state.caches if isinstance(c, RecurrentCache)]
+def recurrent(queue):
+    return [c for c in queue.state.caches if isinstance(c, RecurrentCache)]
+
+
+def handed_back(queue, length, row=0):
+    return [c.hand_back(row, length, ArraysCache(2)).cache for c in recurrent(queue)]
 
 
 def assert_same(found, expected):
@@ -46,52 +37,46 @@ def assert_same(found, expected):
             assert mx.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def played(accept, lengths=(9,)):
+    """Rounds, all of them read.
+
+    Returns:
+        The tokens of each row, the bonus last, where each round of row 0 ended, and the queue.
+    """
+    emitted, accepted, queue = KIND.check(5, accept, lengths, n=30)
+    news = queue.read()
+    prompts = [KIND.case(length, 30, row=row)[0] for row, length in enumerate(lengths)]
+    tokens = [p + e + new for p, e, new in zip(prompts, emitted, news.tokens, strict=True)]
+    steps = [counts[0] + 1 for counts in (*accepted, news.accepted)]
+    return tokens, list(itertools.accumulate(steps, initial=lengths[0] - 1)), queue
+
+
 @pytest.mark.parametrize("right", range(5))
-def test_states_stand_at_the_last_commit(right):
-    prompt, truth = case()
-    target = Target(model_of(FAMILY), (0,))
-    drafter = OracleDrafter([prompt + truth], lambda _: right, VOCAB)
-    _, _, queue = run(target, drafter, [prompt], 30, 5, Sampling())
-    target.release()
-    # One round is in flight, and the states are already behind it.
-    length = len(prompt) - 1 + (right + 1) * drafter.rounds
-    expected = states_after((prompt + truth)[:length])
-    assert_same([c.states for c in recurrent(queue.state)], expected)
+def test_states_stand_at_the_last_commit_and_are_evaluated(right, tmp_path):
+    (tokens,), _, queue = played(lambda _: right)
+    assert queue.lengths == [len(tokens) - 1]
+    # What has been evaluated has no graph behind it any more.
+    mx.synchronize()
+    mx.export_to_dot(str(tmp_path / "graph.dot"), *queue.state.replayed())
+    assert "->" not in (tmp_path / "graph.dot").read_text()
+    assert_same([c.states for c in recurrent(queue)], states_after(tokens[:-1]))
 
 
 def test_every_length_of_the_last_rounds_can_be_handed_back():
-    prompt, truth = case()
     counts = [3, 0, 4, 2, 1, 4]
-    target = Target(model_of(FAMILY), (0,))
-    drafter = OracleDrafter([prompt + truth], lambda r: counts[r % 6], VOCAB)
-    _, _, queue = run(target, drafter, [prompt], 12, 5, Sampling())
-    target.release()
-    rounds = drafter.rounds
-    ends = [len(prompt) - 1 + sum(counts[r % 6] + 1 for r in range(n)) for n in range(rounds + 1)]
+    (tokens,), ends, queue = played(lambda r: counts[r % 6])
     for length in range(ends[-1 - KEPT], ends[-1] + 1):
-        caches = [ArraysCache(2) for _ in recurrent(queue.state)]
-        for ours, stock in zip(recurrent(queue.state), caches, strict=True):
-            ours.hand_back(0, length, stock)
-        assert_same([c.cache for c in caches], states_after((prompt + truth)[:length]))
+        assert_same(handed_back(queue, length), states_after(tokens[:length]))
     for length in (ends[-1 - KEPT] - 1, ends[-1] + 1):
         with pytest.raises(ValueError, match="out of reach"):
-            recurrent(queue.state)[0].hand_back(0, length, ArraysCache(2))
+            handed_back(queue, length)
 
 
 def test_rows_of_a_batch_are_handed_back_by_themselves():
-    cases = [clear_case(model_of(FAMILY), k, 80, Sampling(), row) for row, k in enumerate((3, 20))]
-    prompts, truth = zip(*cases, strict=True)
-    target = Target(model_of(FAMILY), (0,))
-    drafter = OracleDrafter([prompts[0] + truth[0], prompts[1] + truth[0]], lambda _: 3, VOCAB)
-    emitted, _, queue = run(target, drafter, prompts, 20, 5, Sampling())
-    target.release()
-    for row in range(2):
-        length = queue.lengths[row]
-        caches = [ArraysCache(2) for _ in recurrent(queue.state)]
-        for ours, stock in zip(recurrent(queue.state), caches, strict=True):
-            ours.hand_back(row, length, stock)
-        tokens = (prompts[row] + emitted[row])[:length]
-        assert_same([c.cache for c in caches], states_after(tokens))
+    texts, _, queue = played(lambda r: [r % 5, (r + 2) % 5], (3, 20))
+    for row, tokens in enumerate(texts):
+        assert queue.lengths[row] == len(tokens) - 1
+        assert_same(handed_back(queue, len(tokens) - 1, row), states_after(tokens[:-1]))
 
 
 def test_stock_caches_and_copies_of_them_stay_as_they_are():
@@ -137,19 +122,3 @@ def test_states_of_unknown_origin_are_refused():
         written(mx.zeros((1, 3, 7)), state).record(Tape([window, window]))
     with pytest.raises(ValueError, match="not recorded"):
         written(state, state).commit(mx.array([3]), mx.array([2]))
-
-
-def test_a_round_evaluates_its_states(tmp_path):
-    prompt, truth = case()
-    target = Target(model_of(FAMILY), (0,))
-    drafter = OracleDrafter([prompt + truth], lambda r: r % 5, VOCAB)
-    state, lengths = start(target, drafter, [prompt])
-    queue = RoundQueue(target, drafter, Chooser(Sampling()), state, lengths)
-    for _ in range(3):
-        queue.submit(5)
-        queue.read()
-    target.release()
-    # What has been evaluated has no graph behind it any more.
-    mx.synchronize()
-    mx.export_to_dot(str(tmp_path / "graph.dot"), *queue.state.replayed())
-    assert "->" not in (tmp_path / "graph.dot").read_text()

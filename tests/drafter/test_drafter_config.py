@@ -165,6 +165,22 @@ def test_out_of_range(key: str, value: Any) -> None:
         example(**{key: value})
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"draft_passes": 3}, "draft_passes"),
+        ({"draft_passes": 2}, "draft_prefix"),
+        ({"draft_passes": 2, "draft_prefix": 1}, "draft_prefix"),
+        ({"draft_passes": 2, "draft_prefix": 8}, "draft_prefix"),
+        ({"draft_prefix": 3}, "draft_prefix"),
+        ({"draft_passes": 2, "draft_prefix": 3, "sample_from_anchor": True}, "sample_from_anchor"),
+    ],
+)
+def test_draft_passes(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        example(**changes)
+
+
 def test_without_taps_the_feature_must_fit() -> None:
     bare = {"target_layer_ids": (), "target_hidden_size": 48}
     with pytest.raises(UserError, match=r"hidden_size is 64 .* target_hidden_size \(48\)"):

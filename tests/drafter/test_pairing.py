@@ -1,23 +1,20 @@
 """A drafter and a target that do not fit are told so at once; those that fit share tables."""
 
-import functools
-
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from mlx_lm.models.llama import TransformerBlock
 from support.pairs import respond, tiny_config, tiny_drafter, tokens_of
 from support.plain import clear_case
-from support.tiny import VOCAB, tiny_model
+from support.tiny import VOCAB, shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
+from support.variants import Spied, draft_of
 
 from dflash_mlx import UserError
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.loading.pairing import check_pair
 from dflash_mlx.target.target import Target
-
-model = functools.cache(tiny_model)
 
 MISFITS = {
     "hidden size": ({"hidden_size": 64, "target_hidden_size": 64}, ("64", "32")),
@@ -62,58 +59,41 @@ def test_misfit_names_both_values_and_leaves_no_taps(changes, values):
     drafter = tiny_drafter(**changes)
     weights = sorted(k for layer in drafter.layers for k in layer.self_attn)
     with pytest.raises(UserError) as refused:
-        make_pair(model(), drafter)
+        make_pair(shared_model(), drafter)
     assert all(value in str(refused.value) for value in values)
     assert str(refused.value).count(".") <= 2, "one or two sentences"
-    assert all(type(layer) is TransformerBlock for layer in model().layers)
+    assert all(type(layer) is TransformerBlock for layer in shared_model().layers)
     # The drafter is as it was too, so it can be paired with its own target.
     assert sorted(k for layer in drafter.layers for k in layer.self_attn) == weights
 
 
 def test_mask_token_without_a_row_is_refused():
     config = tiny_config(mask_token_id=VOCAB + 3, has_mask_embedding=True)
-    check_pair(config, Target(model()))
+    check_pair(config, Target(shared_model()))
     # A config can only come to this through a target that is smaller than its own vocabulary.
     object.__setattr__(config, "has_mask_embedding", False)
     with pytest.raises(UserError, match=f"mask token {VOCAB + 3}.*{VOCAB} rows"):
-        check_pair(config, Target(model()))
+        check_pair(config, Target(shared_model()))
 
 
 def test_mask_embedding_of_the_checkpoint_is_used():
     drafter = tiny_drafter(has_mask_embedding=True, mask_token_id=VOCAB + 3)
     drafter.mask_embedding = mx.full((32,), 2.5)
-    with make_pair(model(), drafter) as pair:
+    with make_pair(shared_model(), drafter) as pair:
         assert mx.array_equal(pair.drafter._mask_embedding, mx.full((32,), 2.5))
-    with make_pair(model(), tiny_drafter(mask_token_id=7)) as pair:
-        assert mx.array_equal(pair.drafter._mask_embedding, model().model.embed_tokens.weight[7])
-
-
-@pytest.mark.parametrize("family", ["gemma", "gemma2"])
-def test_mask_token_is_scaled_as_other_embeddings_are(family):
-    target = tiny_model(family)
-    with make_pair(target, tiny_drafter(mask_token_id=7)) as pair:
-        table = target.model.embed_tokens.weight
-        assert mx.allclose(pair.drafter._mask_embedding, table[7] * 32**0.5)
+    with make_pair(shared_model(), tiny_drafter(mask_token_id=7)) as pair:
+        assert mx.array_equal(
+            pair.drafter._mask_embedding, shared_model().model.embed_tokens.weight[7]
+        )
 
 
 def test_fitting_pairs():
     drafter = tiny_drafter(num_target_layers=None, target_layer_ids=(0, 1, 2))
-    with make_pair(model(), drafter) as pair:
+    with make_pair(shared_model(), drafter) as pair:
         assert pair.drafter.block_size == 8
         assert pair.context_length is None
-    with make_pair(model(), tiny_drafter(), context_length=77) as pair:
+    with make_pair(shared_model(), tiny_drafter(), context_length=77) as pair:
         assert pair.context_length == 77
-
-
-def draft_of(pair, length=5):
-    context = pair.drafter.make_context(mx.array([0], mx.int32))
-    for cache in context:
-        cache.reserve(32)
-    features = mx.random.normal((1, length, 64), key=mx.random.key(1))
-    pair.drafter.write_context(features, context)
-    for cache in context:
-        cache.offset = mx.array([length], mx.int32)
-    return pair.drafter.draft(mx.array([4], mx.int32), 8, context).logits
 
 
 TARGETS = {
@@ -131,30 +111,11 @@ def test_drafter_borrows_the_targets_table_and_head(changes, quantized):
     prompt, truth = clear_case(target, 9, 20, Sampling())
     with make_pair(target, tiny_drafter()) as pair:
         assert "embed_tokens" not in pair.drafter._drafter
-        hidden, call = [], pair.drafter._drafter
-
-        class Recorded:
-            def __getattr__(self, name):
-                return getattr(call, name)
-
-            def __call__(self, x, context):
-                assert mx.array_equal(x[:, 0], target.model.embed_tokens(mx.array([4])))
-                hidden.append(call(x, context))
-                return hidden[-1]
-
-        pair.drafter._drafter = Recorded()
-        logits = draft_of(pair)
-        pair.drafter._drafter = call
+        spy = Spied.of(pair)
+        logits = draft_of(pair).logits
+        assert mx.array_equal(spy.blocks[0][:, 0], target.model.embed_tokens(mx.array([4])))
         head = target.lm_head if "lm_head" in target else target.model.embed_tokens.as_linear
-        assert mx.allclose(logits, head(hidden[0][:, 1:]), rtol=1e-5, atol=1e-5)
-        assert tokens_of(respond(pair, byte_tokenizer(), prompt, 20)) == truth
-
-
-def test_quantized_drafter():
-    drafter = tiny_drafter(intermediate_size=64)
-    nn.quantize(drafter, group_size=32, bits=8)
-    prompt, truth = clear_case(model(), 9, 20, Sampling())
-    with make_pair(model(), drafter) as pair:
+        assert mx.allclose(logits, head(spy.hidden[0][:, 1:]), rtol=1e-5, atol=1e-5)
         assert tokens_of(respond(pair, byte_tokenizer(), prompt, 20)) == truth
 
 
@@ -164,7 +125,7 @@ def test_padding_of_the_targets_table_is_never_drafted(sampled):
     # The drafter's head prefers the padded rows by far: they are large.
     target.model.embed_tokens.weight[90:] *= 100
     with make_pair(target, tiny_drafter(vocab_size=90)) as pair:
-        logits = draft_of(pair)
+        logits = draft_of(pair).logits
         assert logits.shape[-1] == VOCAB
         assert mx.all(logits[..., 90:] == -mx.inf)
         assert mx.isfinite(logits[..., :90]).all()
@@ -182,16 +143,6 @@ def test_padding_of_the_targets_table_is_never_drafted(sampled):
 def test_half_precision_drafter_follows_a_float32_target():
     drafter = tiny_drafter()
     drafter.set_dtype(mx.bfloat16)
-    with make_pair(model(), drafter) as pair:
-        assert draft_of(pair).dtype == mx.float32
+    with make_pair(shared_model(), drafter) as pair:
+        assert draft_of(pair).logits.dtype == mx.float32
         assert drafter.dtype == mx.float32
-
-
-def test_half_precision_pair_runs():
-    target = tiny_model()
-    target.set_dtype(mx.bfloat16)
-    drafter = tiny_drafter()
-    drafter.set_dtype(mx.bfloat16)
-    with make_pair(target, drafter) as pair:
-        assert draft_of(pair).dtype == mx.bfloat16
-        assert len(tokens_of(respond(pair, byte_tokenizer(), [1, 2, 3], 20))) == 20

@@ -1,28 +1,26 @@
 """Parts of every kind of drafter: what is embedded, scaled, capped, quantized and drafted."""
 
-import functools
-
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
 from support.chain import chain_model
-from support.pairs import respond, tiny_drafter, tokens_of
-from support.tiny import VOCAB, tiny_model
+from support.pairs import random_pair, respond, tiny_drafter, tokens_of
+from support.tiny import VOCAB, shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
 from support.variants import (
     DFLASH2,
     OWN,
+    PASSES,
     REDUCED,
     Spied,
+    context_of,
     draft_of,
     drafter_of,
     quantized,
 )
 
 from dflash_mlx.loading.loader import make_pair
-
-model = functools.cache(tiny_model)
 
 
 @pytest.mark.parametrize("bits", [None, 8])
@@ -84,7 +82,7 @@ def scores_of(proposal):
 
 def spied_draft(target, **changes):
     with make_pair(target, drafter_of(**changes)) as pair:
-        spy = pair.drafter._drafter = Spied(pair.drafter._drafter)
+        spy = Spied.of(pair)
         logits = draft_of(pair).logits
         return spy, spy.blocks[0][0], spy.hidden[0], logits
 
@@ -110,7 +108,7 @@ def test_embeddings_are_those_of_the_policy(family):
 
 
 def test_own_tables_are_used():
-    spy, block, hidden, logits = spied_draft(model(), mask_token_id=7, **OWN)
+    spy, block, hidden, logits = spied_draft(shared_model(), mask_token_id=7, **OWN)
     assert mx.array_equal(block[0], spy.embed_tokens.weight[4])
     assert mx.array_equal(block[1], spy.embed_tokens.weight[7])
     assert mx.allclose(logits, hidden[:, 1:] @ spy.lm_head.weight.T, atol=1e-4)
@@ -131,7 +129,7 @@ def test_multiplier_comes_before_the_softcap_and_the_targets_own_is_left_out(cap
 
 @pytest.mark.parametrize("cap", [None, 3.0])
 def test_reduced_vocabulary_is_drafted_at_the_targets_ids(cap):
-    spy, _, hidden, logits = spied_draft(model(), final_logit_softcapping=cap, **REDUCED)
+    spy, _, hidden, logits = spied_draft(shared_model(), final_logit_softcapping=cap, **REDUCED)
     ids = spy.d2t.tolist()
     assert ids[:3] == [1, 3, 5]
     expected = hidden[:, 1:] @ spy.lm_head.weight.T
@@ -145,12 +143,12 @@ def test_reduced_vocabulary_is_drafted_at_the_targets_ids(cap):
 def test_reduced_vocabulary_in_any_order():
     drafter = drafter_of(**REDUCED)
     drafter.d2t = mx.array(np.random.RandomState(0).permutation(VOCAB)[:40].astype(np.int32))
-    with make_pair(model(), drafter) as pair:
+    with make_pair(shared_model(), drafter) as pair:
         proposal = draft_of(pair)
         tokens = mx.argmax(proposal.logits, axis=-1)
         assert set(tokens.flatten().tolist()) <= set(drafter.d2t.tolist())
         # The tokens are those that the head's largest columns stand for.
-        spy = pair.drafter._drafter = Spied(drafter)
+        spy = Spied.of(pair)
         draft_of(pair)
         columns = mx.argmax(spy.hidden[0][:, 1:] @ drafter.lm_head.weight.T, axis=-1)
         assert mx.array_equal(drafter.d2t[columns], tokens)
@@ -158,7 +156,7 @@ def test_reduced_vocabulary_in_any_order():
 
 def test_unknown_tokens_of_a_capped_selector_are_no_candidates():
     changes = DFLASH2 | {"vocab_size": 6, "final_logit_softcapping": 1.0, "selector_top_k": 6}
-    with make_pair(model(), drafter_of(**changes)) as pair:
+    with make_pair(shared_model(), drafter_of(**changes)) as pair:
         walk = draft_of(pair)
         assert set(walk.ids.flatten().tolist()) == set(range(6))
         walk = walk.penalized(lambda logits: logits + 10)
@@ -218,10 +216,24 @@ def test_slots_line_up(declared, trained):
 
 
 def test_last_hidden_state_is_the_feature():
-    target = model()
+    target = shared_model()
     ids = mx.array([[3, 1, 4, 1, 5]])
     with make_pair(target, drafter_of(target_layer_ids=())) as pair:
         _, features = pair.target.forward(ids, pair.target.make_cache())
         assert mx.allclose(features, target.model(ids), atol=1e-5)
         assert "fc" not in pair.drafter._drafter
     assert type(target.model.norm) is nn.RMSNorm
+
+
+def test_rows_of_the_first_and_of_the_second_pass():
+    with random_pair(shared_model(), seed=1) as pair:
+        once, short = (draft_of(pair, block_size=size).logits for size in (8, 3))
+        leading = mx.argmax(once, axis=-1)[0, :2].tolist()
+        again, _ = pair.drafter._pass(mx.array([[4, *leading]]), 8, context_of(pair))
+    with random_pair(shared_model(), seed=1, **PASSES) as pair:
+        twice = draft_of(pair).logits
+        # A block no longer than the prefix is drafted once.
+        assert mx.array_equal(draft_of(pair, block_size=3).logits, short)
+    assert mx.allclose(twice[:, :2], once[:, :2], atol=1e-5)
+    assert mx.allclose(twice[:, 2:], again[:, 2:], atol=1e-5)
+    assert not mx.allclose(twice[:, 2:], once[:, 2:], atol=1e-2)

@@ -6,13 +6,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from support.batch import run
-from support.pairs import random_pair, respond, tokens_of
+from support.pairs import respond, tokens_of
 from support.plain import clear_case
-from support.tiny import VOCAB, tiny_model
+from support.tiny import VOCAB, shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
 from support.variants import (
     DFLASH2,
     OWN,
+    PASSES,
     REDUCED,
     SLIDING,
     Spied,
@@ -22,11 +23,11 @@ from support.variants import (
     quantized,
 )
 
-from dflash_mlx.drafter.bound import BoundDrafter
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.loading.loader import make_pair
 
 VARIANTS = {
+    "plain": {},
     "causal": {"causal_layers": (True, True)},
     "sliding": {"layer_types": SLIDING, "sliding_window": 6},
     "sliding by the anchor, causal": {
@@ -48,6 +49,8 @@ VARIANTS = {
     "adapter": OWN | REDUCED | {"hidden_size": 64, "has_hidden_dim_adapter": True},
     "own tables of a smaller vocabulary": OWN | {"vocab_size": 90},
     "sample from anchor": {"sample_from_anchor": True},
+    "two passes": PASSES,
+    "two passes of DFlash 2": PASSES | DFLASH2,
     "selector alone": {"selector_rank": 32, "selector_top_k": 4},
     "DFlash 2": DFLASH2 | {"layer_types": SLIDING, "sliding_window": 6},
     "all at once": DFLASH2
@@ -66,20 +69,19 @@ SAMPLINGS = {
     "greedy": {},
     "coupled": {"temp": 0.9, "top_p": 0.95, "seed": 11},
 }
-model = functools.cache(tiny_model)
 N = 40
 
 
 @functools.cache
 def case(sampling: str):
-    return clear_case(model(), 20, N, Sampling(**SAMPLINGS[sampling]))
+    return clear_case(shared_model(), 20, N, Sampling(**SAMPLINGS[sampling]))
 
 
 @each_variant
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_text_is_the_targets(changes, sampling):
     prompt, truth = case(sampling)
-    with make_pair(model(), drafter_of(**changes)) as pair:
+    with make_pair(shared_model(), drafter_of(**changes)) as pair:
         for block_size in (None, 2, 5):
             options = SAMPLINGS[sampling] | {"block_size": block_size}
             assert tokens_of(respond(pair, byte_tokenizer(), prompt, N, **options)) == truth
@@ -91,7 +93,7 @@ def test_quantized_text_is_the_targets(changes, bits):
     prompt, truth = case("greedy")
     drafter = quantized(drafter_of(**{"intermediate_size": 64} | changes), bits, 32)
     assert isinstance(drafter.layers[0].self_attn.k_proj, nn.QuantizedLinear)
-    with make_pair(model(), drafter) as pair:
+    with make_pair(shared_model(), drafter) as pair:
         assert tokens_of(respond(pair, byte_tokenizer(), prompt, N)) == truth
         proposal = draft_of(pair)
         assert proposal.vocab == VOCAB
@@ -102,9 +104,11 @@ def test_quantized_text_is_the_targets(changes, bits):
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_ragged_batch(changes, sampling):
     sampling = Sampling(**SAMPLINGS[sampling])
-    cases = [clear_case(model(), k, N, sampling, row, row) for row, k in enumerate((3, 70, 20))]
+    cases = [
+        clear_case(shared_model(), k, N, sampling, row, row) for row, k in enumerate((3, 70, 20))
+    ]
     prompts, truth = zip(*cases, strict=True)
-    with make_pair(model(), drafter_of(**changes)) as pair:
+    with make_pair(shared_model(), drafter_of(**changes)) as pair:
         emitted, _, _ = run(pair.target, pair.drafter, prompts, N, 8, sampling)
         assert [row[:N] for row in emitted] == list(truth)
 
@@ -112,7 +116,7 @@ def test_ragged_batch(changes, sampling):
 @each_variant
 def test_rejection_runs(changes):
     options = {"temp": 0.9, "top_k": 20, "seed": 1, "acceptance": "rejection"}
-    with make_pair(model(), drafter_of(**changes)) as pair:
+    with make_pair(shared_model(), drafter_of(**changes)) as pair:
         assert len(tokens_of(respond(pair, byte_tokenizer(), [1, 2, 3], N, **options))) == N
 
 
@@ -122,17 +126,9 @@ def test_half_precision_stays_so(changes):
     target.set_dtype(mx.bfloat16)
     drafter.set_dtype(mx.bfloat16)
     with make_pair(target, drafter) as pair:
-        spy = pair.drafter._drafter = Spied(drafter)
+        spy = Spied.of(pair)
         context, proposal = context_of(pair), draft_of(pair)
         assert spy.hidden[0].dtype == mx.bfloat16
         assert all(a.dtype == mx.bfloat16 for cache in context for a in cache.arrays())
         assert mx.isfinite(mx.max(proposal.logits, axis=-1)).all()
         assert len(tokens_of(respond(pair, byte_tokenizer(), [1, 2, 3], 20))) == 20
-
-
-def test_two_rows_from_the_anchor_alone():
-    with random_pair(model(), sample_from_anchor=True, **DFLASH2) as pair:
-        assert isinstance(pair.drafter, BoundDrafter)
-        prompt, truth = case("greedy")
-        responses = respond(pair, byte_tokenizer(), prompt, N, block_size=2)
-        assert tokens_of(responses) == truth

@@ -1,24 +1,25 @@
 """Drafts of a selector's walk: lossless, and accepted as often as its distribution allows."""
 
-import functools
-
 import mlx.core as mx
 import numpy as np
 import pytest
-from support.batch import run
-from support.chance import LIMIT, MarkovTarget, collect, count, exact, misfit, trials
-from support.oracle import OracleDrafter
+from support.chance import (
+    MarkovTarget,
+    assert_distribution,
+    assert_rates,
+    collect,
+    exact,
+    one_round,
+    trials,
+)
+from support.lossless import COUPLED, GREEDY, Kind, turns
 from support.pairs import tiny_selector
-from support.plain import clear_case
-from support.tiny import VOCAB, tiny_model
 
 from dflash_mlx.drafter.selector import SelectorWalk
 from dflash_mlx.engine.choose import Chooser
 from dflash_mlx.engine.history import History
 from dflash_mlx.engine.penalties import Penalties
-from dflash_mlx.engine.round import run_round
 from dflash_mlx.engine.sampling import Sampling
-from dflash_mlx.target.target import Target
 
 FEW, BLOCK, ROWS, HIDDEN = 8, 4, 20000, 32
 TARGET = mx.random.normal((FEW, FEW), key=mx.random.key(1)) * 1.5
@@ -32,7 +33,7 @@ FILTERS = [
 each_filter = pytest.mark.parametrize(
     "settings", FILTERS, ids=lambda f: " ".join(f"{k}={v}" for k, v in f.items())
 )
-model = functools.cache(tiny_model)
+KIND = Kind("llama")
 
 
 class WalkingDrafter:
@@ -84,39 +85,20 @@ DRAFTERS = {"a stranger": stranger(), "of one candidate": stranger(1), "the targ
 each_drafter = pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 
 
-def one_round(drafter, sampling):
-    state, chooser = trials(ROWS), Chooser(sampling, batch=ROWS)
-    verdict = run_round(MarkovTarget(TARGET), drafter, chooser, state, BLOCK)
-    return np.array(verdict.tokens), np.array(verdict.accepted)
-
-
 @each_filter
 @each_drafter
-def test_rejection_emits_the_targets_distribution(drafter, settings):
+def test_rejection_emits_and_accepts_by_the_selectors_own_distribution(drafter, settings):
     sampling = Sampling(**settings, acceptance="rejection", seed=4)
     p = exact(NUMBERS, sampling)
-    tokens, accepted = one_round(drafter, sampling)
-    assert misfit(np.bincount(tokens[:, 0], minlength=FEW), p[0]) < LIMIT
-    for j in range(1, BLOCK):
-        kept = tokens[accepted >= j]
-        assert misfit(count(kept[:, j - 1], kept[:, j], FEW), p) < LIMIT
-
-
-@each_filter
-@each_drafter
-def test_rejection_accepts_one_minus_the_total_variation(drafter, settings):
-    # Of the selector's own distribution: any other q would be told apart by its rate.
-    sampling = Sampling(**settings, acceptance="rejection", seed=5)
-    p = exact(NUMBERS, sampling)
-    tokens, accepted = one_round(drafter, sampling)
-    last = np.zeros(ROWS, np.int64)
-    for j in range(BLOCK - 1):
-        q = np.stack([drafter.q(0, j, before, sampling) for before in range(FEW)])
-        reached = accepted >= j
-        rate = np.minimum(p[last[reached]], q[last[reached]]).sum(axis=-1)
-        spread = max((rate * (1 - rate)).sum() ** 0.5, 0.5)
-        assert abs((accepted > j).sum() - rate.sum()) < LIMIT * spread
-        last = tokens[:, j]
+    tokens, accepted = one_round(TARGET, drafter, sampling, ROWS)
+    assert_distribution(tokens, accepted, p)
+    # Any other q would be told apart by its rate.
+    assert_rates(
+        tokens,
+        accepted,
+        p,
+        lambda j: np.stack([drafter.q(0, j, before, sampling) for before in range(FEW)]),
+    )
     if drafter is DRAFTERS["the target"]:
         assert (accepted == BLOCK - 1).mean() > 0.999
 
@@ -137,7 +119,7 @@ def test_coupled_emits_plain_decoding_token_for_token(drafter, settings):
 @pytest.mark.parametrize("settings", [{}, *FILTERS], ids=str)
 def test_coupled_draws_with_the_targets_own_noise(settings):
     # The shared noise of a candidate is that of its token, so equal scores agree always.
-    _, accepted = one_round(DRAFTERS["the target"], Sampling(**settings, seed=7))
+    _, accepted = one_round(TARGET, DRAFTERS["the target"], Sampling(**settings, seed=7), ROWS)
     assert (accepted == BLOCK - 1).mean() > 0.999
 
 
@@ -158,23 +140,15 @@ def test_penalties_and_bans_reach_the_candidates():
     assert (texts[0] == texts[1]).all()
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), Sampling(temp=0.9, top_p=0.95, seed=11)],
-    ids=["greedy", "coupled"],
-)
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("block_size", [2, 5, 16])
 def test_every_acceptance_length_on_a_real_target(block_size, sampling):
-    n = 40
-    prompt, truth = clear_case(model(), 20, n + 40, sampling)
-    target = Target(model(), (0, 2))
-    try:
-        for right in range(block_size):
-            drafter = OracleDrafter(
-                [prompt + truth], lambda _, a=right: a, VOCAB, selector=tiny_selector()
-            )
-            emitted, accepted, _ = run(target, drafter, [prompt], n, block_size, sampling)
-            assert emitted[0][:n] == truth[:n]
-            assert all(a == [right] for a in accepted[: n // (right + 1) - 1])
-    finally:
-        target.release()
+    cycle = turns(block_size)
+    n = sum(cycle) + len(cycle)
+    KIND.check(
+        block_size,
+        lambda r: cycle[r % len(cycle)],
+        n=n,
+        sampling=sampling,
+        selector=tiny_selector(),
+    )

@@ -101,6 +101,51 @@ def trials(batch: int, anchor: int = 0, offset: int = 10) -> State:
     return State(mx.full((batch,), anchor, mx.int32), mx.full((batch,), offset, mx.int32), [])
 
 
+def one_round(
+    target: mx.array, drafter: "RandomDrafter", sampling: Sampling, batch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """A round of many trials: tokens ``[batch, block_size]``, accepted drafts ``[batch]``."""
+    state, chooser = trials(batch), Chooser(sampling, batch=batch)
+    verdict = run_round(MarkovTarget(target), drafter, chooser, state, drafter.block_size)
+    return np.array(verdict.tokens), np.array(verdict.accepted)
+
+
+def assert_distribution(tokens: np.ndarray, accepted: np.ndarray, p: np.ndarray) -> None:
+    """Every token of a round is drawn from ``p [vocab, vocab]`` given the one before it.
+
+    A token that ``p`` excludes would make any of the misfits infinite.
+    """
+    vocab = len(p)
+    assert misfit(np.bincount(tokens[:, 0], minlength=vocab), p[0]) < LIMIT
+    for j in range(1, tokens.shape[1]):
+        # Whatever follows an accepted draft: another one, its correction, or the bonus.
+        kept = tokens[accepted >= j]
+        assert misfit(count(kept[:, j - 1], kept[:, j], vocab), p) < LIMIT
+
+
+def assert_rates(
+    tokens: np.ndarray,
+    accepted: np.ndarray,
+    p: np.ndarray,
+    q: Callable[[int], np.ndarray],
+) -> None:
+    """Drafts are accepted as often as 1 - the total variation of ``p`` and ``q``.
+
+    Args:
+        tokens: of a round of many trials.
+        accepted: in each trial.
+        p: the target's distributions, ``[vocab, vocab]``, by the token before.
+        q: those of the ``j``-th draft, ``[vocab]`` or ``[vocab, vocab]`` by the draft before.
+    """
+    last = np.zeros(len(tokens), np.int64)
+    for j in range(tokens.shape[1] - 1):
+        reached = accepted >= j
+        rate = np.minimum(p, q(j)).sum(axis=-1)[last[reached]]
+        spread = max((rate * (1 - rate)).sum() ** 0.5, 0.5)
+        assert abs((accepted > j).sum() - rate.sum()) < LIMIT * spread
+        last = tokens[:, j]
+
+
 def collect(
     target: object,
     drafter: RandomDrafter | None,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 
-from dflash_mlx.cache.linear import LinearCache
+from dflash_mlx.cache.context import LinearContext
 from dflash_mlx.drafter.proposal import IndependentRows, Proposal
 from dflash_mlx.drafter.selector import CandidateSelector, SelectorWalk
 
@@ -16,7 +16,8 @@ class OracleDrafter:
 
     Args:
         truth: all tokens of each batch row, prompt and continuation.
-        accept: from the number of the round to how many drafts of it are right.
+        accept: from the number of the round to how many drafts of it are right, in all batch rows
+            or in each.
         vocab: vocabulary size.
         block_size: the largest block.
         selector: makes the proposals walks over its candidates; it must be no surer than 1e4.
@@ -25,7 +26,7 @@ class OracleDrafter:
     def __init__(
         self,
         truth: Sequence[Sequence[int]],
-        accept: Callable[[int], int],
+        accept: Callable[[int], int | list[int]],
         vocab: int,
         block_size: int = 16,
         selector: CandidateSelector | None = None,
@@ -42,18 +43,21 @@ class OracleDrafter:
     def kernels(self, block_size: int) -> str:
         return "none"
 
-    def make_context(self, start: mx.array) -> list[LinearCache]:
-        return [LinearCache(None, None, start, start)]
+    def make_context(self, start: mx.array) -> list[LinearContext]:
+        return [LinearContext(start)]
 
-    def write_context(self, features: mx.array, context: Sequence[LinearCache]) -> None:
+    def write_context(self, features: mx.array, context: Sequence[LinearContext]) -> None:
         context[0].write(features[:, None], features[:, None, :, :1])
 
-    def draft(self, anchor: mx.array, block_size: int, context: Sequence[LinearCache]) -> Proposal:
+    def draft(
+        self, anchor: mx.array, block_size: int, context: Sequence[LinearContext]
+    ) -> Proposal:
         index = mx.arange(block_size - 1)
         at = mx.minimum(context[0].offset[:, None] + 1 + index, self._truth.shape[1] - 1)
         right = mx.take_along_axis(self._truth, at, axis=1)
         wrong = (right + 1 + index) % self._vocab
-        tokens = mx.where(index < self._accept(self.rounds), right, wrong)
+        accepted = mx.array(self._accept(self.rounds)).reshape(-1, 1)
+        tokens = mx.where(index < accepted, right, wrong)
         self.rounds += 1
         logits = 1e5 * (tokens[..., None] == mx.arange(self._vocab)).astype(mx.float32)
         if self._selector is None:

@@ -1,5 +1,6 @@
 """Tiny random targets in float32, one a family."""
 
+import functools
 import importlib
 
 import mlx.core as mx
@@ -146,3 +147,14 @@ def tiny_model(family: str = "llama", seed: int = 0, **changes: object) -> nn.Mo
     model.update(tree_map_with_path(spread, model.parameters()))
     mx.eval(model.parameters())
     return model.eval()
+
+
+@functools.cache
+def shared_model(family: str = "llama") -> nn.Module:
+    """The same tiny model for every test that leaves it as it is."""
+    return tiny_model(family)
+
+
+def language_of(model: nn.Module) -> nn.Module:
+    """The language model of a multimodal one."""
+    return model.language_model if "language_model" in model else model

@@ -52,11 +52,13 @@ def tiny_learner(
     objective: dict[str, object] | None = None,
     vocab_size: int = VOCAB,
     dtype: mx.Dtype = mx.float32,
+    target_dtype: mx.Dtype = mx.float32,
     **changes: object,
 ) -> Learner:
     """A learner on a tiny llama, with the objective's fields and the drafter's changes."""
     drafter = tiny_drafter(seed=1, vocab_size=vocab_size, **changes)
     model = tiny_model("llama", seed=2, vocab_size=max(vocab_size, VOCAB))
+    model.set_dtype(target_dtype)
     target = Target(model, drafter.config.target_layer_ids or (len(model.layers),))
     asked = Objective(**({"gamma": 4.0} | (objective or {})))
     return Learner(drafter, target, asked, chunk_blocks, dtype)

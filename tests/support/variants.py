@@ -10,6 +10,7 @@ CONVOLVED = {"conv_kernel_size": 2, "conv_group_size": 8}
 DFLASH2 = CONVOLVED | {"selector_rank": 32, "selector_top_k": 4}
 OWN = {"embed_scale": "raw", "has_embed_tokens": True, "has_lm_head": True}
 REDUCED = {"has_lm_head": True, "draft_vocab_size": 40}
+PASSES = {"draft_passes": 2, "draft_prefix": 3}
 
 
 def drafter_of(**changes):
@@ -44,10 +45,9 @@ def context_of(pair, scale=1.0):
     return context
 
 
-def draft_of(pair, scale=1.0):
+def draft_of(pair, scale=1.0, block_size=8):
     """The proposal after five random rows of context."""
-    context = context_of(pair, scale)
-    return pair.drafter.draft(mx.array([4], mx.int32), 8, context)
+    return pair.drafter.draft(mx.array([4], mx.int32), block_size, context_of(pair, scale))
 
 
 class Spied:
@@ -56,6 +56,12 @@ class Spied:
     def __init__(self, drafter):
         self._drafter = drafter
         self.blocks, self.hidden = [], []
+
+    @classmethod
+    def of(cls, pair):
+        """In the place of the pair's."""
+        pair.drafter._drafter = cls(pair.drafter._drafter)
+        return pair.drafter._drafter
 
     def __getattr__(self, name):
         return getattr(self._drafter, name)

@@ -1,6 +1,5 @@
 """The recorder hears our own forwards and leaves nothing behind."""
 
-import functools
 import sys
 
 import mlx.core as mx
@@ -8,7 +7,7 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 from support.pairs import oracle_pair, random_pair, respond, tiny_drafter, tokens_of
 from support.plain import clear_case, plain_greedy
-from support.tiny import tiny_model
+from support.tiny import shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import UserError
@@ -21,7 +20,6 @@ from dflash_mlx.target.target import Target
 
 HYBRIDS = ("qwen3_5", "qwen3_next")
 IDS = mx.array([[5, 9, 2, 60, 33]])
-model_of = functools.cache(tiny_model)
 every_hybrid = pytest.mark.parametrize("family", HYBRIDS)
 
 
@@ -46,7 +44,7 @@ def mixers(model):
 
 @every_hybrid
 def test_forward_through_buffers_leaves_no_trace(family):
-    model = model_of(family)
+    model = shared_model(family)
     before, source = classes(model), dict(vars(type(mixers(model)[0])))
     target, caches = Target(model), buffers(model)
     logits, _ = target.forward(IDS, caches)
@@ -82,7 +80,7 @@ def test_an_error_in_a_forward_leaves_no_trace(family):
 
 @every_hybrid
 def test_stock_caches_are_not_recorded(family):
-    model = model_of(family)
+    model = shared_model(family)
     target = Target(model)
     ours, theirs = target.make_cache(), target.make_cache()
     logits, _ = target.forward(IDS, ours)
@@ -141,7 +139,7 @@ def test_released_and_failed_pairs_leave_the_model_as_it_was(family):
 
 
 def test_two_targets_of_one_model_take_turns():
-    model = model_of("qwen3_5")
+    model = shared_model("qwen3_5")
     prompt, truth = clear_case(model, 9, 30, Sampling())
     with oracle_pair(model, prompt + truth) as pair:
         plain = make_pair(model)
@@ -150,4 +148,4 @@ def test_two_targets_of_one_model_take_turns():
 
 
 def test_a_model_without_recurrence_has_nothing_to_hear():
-    assert Recorder(model_of("llama").layers)._classes == []
+    assert Recorder(shared_model("llama").layers)._classes == []

@@ -1,7 +1,5 @@
 """Taps: the output of a layer, read without leaving a trace."""
 
-import functools
-
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
@@ -12,7 +10,7 @@ from mlx_lm.models.llama import TransformerBlock
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from support.pairs import oracle_pair, random_pair, respond, tiny_drafter, tokens_of
 from support.plain import clear_case, plain_greedy
-from support.tiny import tiny_model
+from support.tiny import language_of, shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import Pair, UserError
@@ -22,7 +20,6 @@ from dflash_mlx.target.taps import Taps
 from dflash_mlx.target.target import Target
 
 IDS = mx.array([[5, 9, 2, 60, 33]])
-model = functools.cache(tiny_model)
 
 
 def adding_model():
@@ -48,37 +45,19 @@ def test_a_tap_is_the_output_of_its_layer(taps):
 
 
 def test_features_come_in_the_drafters_order():
-    plain = Target(model(), (0, 2))
-    _, features = plain.forward(IDS, plain.make_cache())
-    plain.release()
-    turned = Target(model(), (2, 0))
-    _, other = turned.forward(IDS, turned.make_cache())
-    turned.release()
-    first, second = mx.split(features, 2, axis=-1)
-    assert mx.array_equal(other, mx.concatenate([second, first], axis=-1))
-
-
-def test_last_tap_is_before_the_final_norm():
-    target = Target(model(), (2,))
-    logits, features = target.forward(IDS, target.make_cache())
-    target.release()
-    normed = model().model.norm(features)
-    assert mx.allclose(target.head(normed), logits, rtol=1e-5, atol=1e-5)
-
-
-def test_tap_after_the_last_layer_is_the_normed_stream():
-    target = Target(model(), (3,))
-    logits, features = target.forward(IDS, target.make_cache())
-    assert mx.allclose(target.head(features), logits, rtol=1e-5, atol=1e-5)
-    target.release()
-    assert type(model().model.norm) is nn.RMSNorm
+    found = []
+    for taps in ((0, 2), (2, 0)):
+        target = Target(shared_model(), taps)
+        found += mx.split(target.forward(IDS, target.make_cache())[1], 2, axis=-1)
+        target.release()
+    assert mx.array_equal(found[0], found[3]) and mx.array_equal(found[1], found[2])
 
 
 def test_without_taps_there_are_no_features():
-    target = Target(model())
+    target = Target(shared_model())
     logits, features = target.forward(IDS, target.make_cache())
     assert features is None
-    assert mx.array_equal(logits, model()(IDS))
+    assert mx.array_equal(logits, shared_model()(IDS))
 
 
 def outline(module):
@@ -162,9 +141,9 @@ def test_tapping_twice_is_refused():
 
 
 def test_plain_pair_can_share_a_tapped_model():
-    prompt, truth = clear_case(model(), 9, 20, Sampling())
-    with random_pair(model()) as pair:
-        shared = Pair(Target(model()))
+    prompt, truth = clear_case(shared_model(), 9, 20, Sampling())
+    with random_pair(shared_model()) as pair:
+        shared = Pair(Target(shared_model()))
         assert tokens_of(respond(shared, byte_tokenizer(), prompt, 20)) == truth
         shared.release()
         assert tokens_of(respond(pair, byte_tokenizer(), prompt, 20)) == truth
@@ -237,9 +216,9 @@ def test_tuple_outputs_hand_out_their_first_element():
 
 
 def test_prefill_does_the_same_forwards_as_plain_decoding():
-    prompt, truth = clear_case(model(), 37, 8, Sampling())
+    prompt, truth = clear_case(shared_model(), 37, 8, Sampling())
     shapes = {}
-    with oracle_pair(model(), prompt + truth) as pair:
+    with oracle_pair(shared_model(), prompt + truth) as pair:
         for name, options in {"draft": {}, "plain": {"draft": False}}.items():
             seen, forward = [], pair.target.forward
             pair.target.forward = lambda ids, caches, f=forward, s=seen: (
@@ -252,11 +231,11 @@ def test_prefill_does_the_same_forwards_as_plain_decoding():
 
 
 def test_prefill_leaves_mlx_lms_keys_and_values():
-    prompt, _ = clear_case(model(), 37, 8, Sampling())
-    cache = make_prompt_cache(model())
-    for _ in generate_step(mx.array(prompt), model(), max_tokens=0, prompt_cache=cache):
+    prompt, _ = clear_case(shared_model(), 37, 8, Sampling())
+    cache = make_prompt_cache(shared_model())
+    for _ in generate_step(mx.array(prompt), shared_model(), max_tokens=0, prompt_cache=cache):
         pass
-    with random_pair(model()) as pair:
+    with random_pair(shared_model()) as pair:
         ours = pair.make_prompt_cache()
         respond(pair, byte_tokenizer(), prompt, 0, prompt_cache=ours)
     for a, b in zip(ours, cache, strict=True):
@@ -266,16 +245,18 @@ def test_prefill_leaves_mlx_lms_keys_and_values():
             assert mx.allclose(x, y, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "gemma4", "kimi_k25"])
-def test_taps_at_the_end_of_other_families(family):
-    other = tiny_model(family)
-    last = len(other.layers)
+@pytest.mark.parametrize("family", ["llama", "qwen3_5", "gemma4", "kimi_k25"])
+def test_the_last_taps_are_before_and_after_the_final_norm(family):
+    other = shared_model(family)
+    norm, last = language_of(other).model.norm, len(other.layers)
+    before = type(norm)
     target = Target(other, (last - 1, last))
     logits, features = target.forward(IDS, target.make_cache())
-    stream, normed = mx.split(features, 2, axis=-1)
-    assert mx.allclose(other.language_model.model.norm(stream), normed, rtol=1e-5, atol=1e-5)
-    assert mx.allclose(target.head(normed), logits, rtol=1e-5, atol=1e-5)
     target.release()
+    stream, normed = mx.split(features, 2, axis=-1)
+    assert mx.allclose(norm(stream), normed, rtol=1e-5, atol=1e-5)
+    assert mx.allclose(target.head(normed), logits, rtol=1e-5, atol=1e-5)
+    assert type(norm) is before
     assert mx.allclose(other(IDS), logits, rtol=1e-5, atol=1e-5)
 
 

@@ -12,7 +12,6 @@ from support.training import encode, logits_of, numbers, random_text, sums_of, t
 from support.variants import DFLASH2
 
 from dflash_mlx.train.blocks import make_blocks, sample_blocks
-from dflash_mlx.train.learner import Learner
 from dflash_mlx.train.training import forward_dtype
 
 OBJECTIVES = {
@@ -147,11 +146,12 @@ def test_distillation_compares_with_the_position_before():
 
 def test_small_gradients_pass_through_a_head_of_float16():
     """As of improbable tokens, of which a vocabulary has many, in positions of little weight."""
-    half, full = (tiny_learner(objective={"gamma": 0.4}) for _ in range(2))
-    half.target.model.set_dtype(mx.float16)
+    half, full = (
+        tiny_learner(objective={"gamma": 0.4}, target_dtype=dtype)
+        for dtype in (mx.float16, mx.float32)
+    )
     weights = tree_map(lambda w: w.astype(mx.float32), half.target.model.parameters())
     full.target.model.update(weights)
-    half = Learner(half.drafter, half.target, half.objective)
     parameters, encoding, blocks = case(full)
     # The last positions alone, which weigh less than 1e-6.
     blocks = replace(blocks, active=blocks.active & (np.arange(8) == 7))
