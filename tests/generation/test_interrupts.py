@@ -12,7 +12,7 @@ from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import stream_generate
-from dflash_mlx.cache.adopt import row_caches
+from dflash_mlx.cache.adopt import kv_caches
 
 TOKENIZER = byte_tokenizer()
 N = 14
@@ -97,7 +97,7 @@ def test_the_cache_goes_on_after_an_interrupt_at_any_line(family, block_size):
             found, happened = run(pair, prompt, cache, InterruptAt(line), block_size)
             assert found == truth[: len(found)]
             interrupts += happened
-            held = row_caches(cache)[0].offset
+            held = kv_caches(cache)[0].offset
             # Of a prompt that was not finished there are whole chunks. The last token counts as
             # taken when the cache is complete, just before it is seen.
             if happened:
