@@ -1,7 +1,6 @@
 """The ``dflash-mlx`` command: parse, run, and turn a user's mistake into one sentence."""
 
 import argparse
-import logging
 import os
 import re
 import signal
@@ -99,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if main_thread and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Inherited from a script that has started this in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # transformers warns on import that it found no PyTorch; none is needed.
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    # The Hub's library reports each of its retries; what comes of them is said once, at the end. It
-    # sets its logger up when it is imported, from this variable.
+    # transformers warns that it found no PyTorch, and of long prompts; the Hub's library reports
+    # each of its retries. What comes of it is said once, by us. Both set their loggers up when they
+    # are imported, from these variables.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     debug = "--debug" in argv
     try:

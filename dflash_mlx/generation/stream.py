@@ -1,7 +1,7 @@
 """The host loop: tokens from the rounds, detokenized, until something stops them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import mlx.core as mx
 from mlx_lm.generate import wired_limit
@@ -166,7 +166,7 @@ def _stream(
         )
 
     token, text, stopped = EmittedToken(None, None, False, 0, sizes.largest), "", False
-    with wired_limit(model.model), closing(session.emit()) as tokens:
+    with _wired(model), closing(session.emit()) as tokens:
         for token in tokens:
             ended = token.id in tokenizer.eos_token_ids
             if not ended:
@@ -191,3 +191,20 @@ def _stream(
         text += tail if stopped else tail + stops.flush()
     stopped = stopped or token.id in tokenizer.eos_token_ids
     yield response(token, text, "stop" if stopped else "length")
+
+
+@contextmanager
+def _wired(model: Pair) -> Iterator[None]:
+    """mlx-lm's wired limit, for a generation that begins while no other one is running.
+
+    The limit is the process's own, and moving it while something else computes has made macOS panic
+    (https://github.com/ml-explore/mlx/issues/3186).
+    """
+    if not model.generating.acquire(blocking=False):
+        yield
+        return
+    try:
+        with wired_limit(model.model):
+            yield
+    finally:
+        model.generating.release()

@@ -1,5 +1,6 @@
 """A target and its drafter, ready to generate."""
 
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +24,7 @@ class Pair:
         drafter: bound to the target, or None: then every generation decodes plainly.
         context_length: positions that the target was made for, or None if it does not say.
         context_ends: whether it surely was not made for more.
+        generating: held by a generation that has the machine to itself.
         costs: what rounds cost on this machine, once :func:`dflash_mlx.tune` was asked for it.
         cost_file: keeps them for the next process; None before, and for costs set by hand.
     """
@@ -38,6 +40,7 @@ class Pair:
         self.drafter = drafter
         self.context_length = context_length
         self.context_ends = context_ends
+        self.generating = threading.Lock()
         self.costs: CostTable | None = None
         self.cost_file: CostFile | None = None
 

@@ -1,6 +1,7 @@
 """One pair, many generations: nothing of one leaks into another."""
 
 import functools
+from contextlib import contextmanager
 
 import mlx.core as mx
 import pytest
@@ -219,3 +220,23 @@ def test_text_equals_mlx_lms():
     for a, b in zip(ours[:-1], theirs, strict=False):
         assert [getattr(a, f) for f in fields] == [getattr(b, f) for f in fields]
     assert [getattr(ours[-1], f) for f in fields] == [getattr(theirs[-1], f) for f in fields]
+
+
+def test_the_wired_limit_is_for_a_generation_by_itself(monkeypatch):
+    entered = []
+
+    @contextmanager
+    def wired_limit(model):
+        entered.append(model)
+        yield
+
+    monkeypatch.setattr("dflash_mlx.generation.stream.wired_limit", wired_limit)
+    with random_pair(tiny_model()) as pair:
+        one, other = (
+            stream_generate(pair, byte_tokenizer(), [1, 2, 3], 9, block_size=4) for _ in range(2)
+        )
+        next(one), next(other)
+        assert len(entered) == 1
+        one.close(), other.close()
+        respond(pair, byte_tokenizer(), [1, 2, 3], 9)
+        assert len(entered) == 2
