@@ -178,8 +178,11 @@ def _stream(
             step = response(token, text)
             try:
                 yield step
-            except GeneratorExit:
-                # Closed, with this token in somebody's hands; after an interrupt nobody has it.
+            except KeyboardInterrupt:
+                # It came before the yield did, so nobody has this token.
+                raise
+            except BaseException:
+                # Closed, or thrown into, by somebody who has it.
                 session.taken += 1
                 raise
             session.taken += 1
