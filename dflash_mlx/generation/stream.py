@@ -178,14 +178,10 @@ def _stream(
             step = response(token, text)
             try:
                 yield step
-            except KeyboardInterrupt:
-                # It came before the yield did, so nobody has this token.
-                raise
-            except BaseException:
-                # Closed, or thrown into, by somebody who has it.
+            finally:
+                # Closed or thrown into, too, by somebody who has this token. An interrupt does not
+                # come between the two lines above: Python looks for one at calls and jumps.
                 session.taken += 1
-                raise
-            session.taken += 1
             text = ""
     # The prompt cache is complete from here on, before the last response is seen.
     if not stopped:
