@@ -61,6 +61,8 @@ class PromptCache(list):
         self._context, self._end = context, length
         self._drafter = None if context is None else weakref.ref(drafter)
         self._mark = _mark(self, length)
+        # Whoever continues may be in another thread, where nothing of this one can be evaluated.
+        mx.eval([(*cache.arrays(), cache.offset) for cache in context or ()])
 
 
 def _mark(caches: Iterable[StockCache], length: int) -> mx.array | None:

@@ -141,6 +141,8 @@ class Drafter(nn.Module):
         for attention, kv_proj, weights in zip(attentions, kv_projs, norms, strict=True):
             attention.stack(kv_proj, BlockHeads(weights, rope))
             attention.block_heads.warm_up(self.dtype, attention.heads, attention.kv_heads)
+        # Views cost nothing, but one that is not evaluated belongs to this thread alone.
+        mx.eval(self.parameters())
         self.context_kv = ContextKV(stacked, k_norm, rope)
         self.context_kv.warm_up(self.dtype)
 

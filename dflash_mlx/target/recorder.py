@@ -1,8 +1,9 @@
 """Record what recurrent layers are given, so that a round can be replayed as far as it counts."""
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 
 import mlx.core as mx
@@ -13,6 +14,12 @@ from .swap import subclass, swapped
 
 # mlx-lm's recurrences: (output, state) from arguments that a mask can stop at any token.
 RECURRENCES = ("gated_delta_update", "ssm_update")
+
+
+class _Tapes(threading.local):
+    """The tape of the mixer that this thread is in, or None."""
+
+    running: Tape | None = None
 
 
 class Recorder:
@@ -30,10 +37,16 @@ class Recorder:
     def __init__(self, layers: Sequence[nn.Module]):
         mixers = [mixer for layer in layers for mixer in _mixers(layer)]
         self._classes = [pair for mixer in mixers for pair in _listening(mixer)]
+        self._taken = threading.Lock()
 
-    def recording(self) -> AbstractContextManager[None]:
-        """Inside this context, a :class:`RecurrentCache` learns what its states came from."""
-        return swapped(self._classes)
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside this context, a :class:`RecurrentCache` learns what its states came from.
+
+        A module has one class at a time, so threads build their forwards one after another.
+        """
+        with self._taken, swapped(self._classes):
+            yield
 
 
 def _mixers(layer: nn.Module) -> list[nn.Module]:
@@ -53,7 +66,7 @@ def _mixers(layer: nn.Module) -> list[nn.Module]:
 
 
 def _listening(mixer: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
-    tapes: list[Tape] = []
+    tapes = _Tapes()
     base = type(mixer)
     methods = _rebound(base, tapes)
     run = methods.pop("__call__", base.__call__)
@@ -62,11 +75,11 @@ def _listening(mixer: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
         ours = [x for x in (*args, *kwargs.values()) if isinstance(x, RecurrentCache)]
         if not ours:
             return base.__call__(mixer, *args, **kwargs)
-        tapes.append(Tape())
+        tapes.running = tape = Tape()
         try:
             output = run(mixer, *args, **kwargs)
         finally:
-            tape = tapes.pop()
+            tapes.running = None
         ours[0].record(tape)
         return output
 
@@ -75,16 +88,16 @@ def _listening(mixer: nn.Module) -> list[tuple[nn.Module, type[nn.Module]]]:
     return [(mixer, subclass(base, __call__=call, **methods)), *heard]
 
 
-def _heard(base: type[nn.Conv1d], tapes: list[Tape]) -> type[nn.Conv1d]:
+def _heard(base: type[nn.Conv1d], tapes: _Tapes) -> type[nn.Conv1d]:
     def call(conv: nn.Conv1d, x: mx.array) -> mx.array:
-        if tapes:
-            tapes[-1].windows.append(x)
+        if tapes.running is not None:
+            tapes.running.windows.append(x)
         return base.__call__(conv, x)
 
     return subclass(base, __call__=call)
 
 
-def _rebound(base: type[nn.Module], tapes: list[Tape]) -> dict[str, FunctionType]:
+def _rebound(base: type[nn.Module], tapes: _Tapes) -> dict[str, FunctionType]:
     """Those methods of ``base`` that call a recurrence, calling one that notes its arguments.
 
     The code is the class's own; only the function's globals are a copy with one name changed.
@@ -109,19 +122,19 @@ def _rebound(base: type[nn.Module], tapes: list[Tape]) -> dict[str, FunctionType
     return methods
 
 
-def _noting(function: Callable, tapes: list[Tape]) -> Callable:
+def _noting(function: Callable, tapes: _Tapes) -> Callable:
     names = list(inspect.signature(function).parameters)
 
     def recurrence(*args: object, **kwargs: object) -> tuple[mx.array, mx.array]:
         output, state = function(*args, **kwargs)
-        if tapes:
+        if tapes.running is not None:
             given = dict(zip(names, args, strict=False)) | kwargs
             for name in ("state", "mask", "lengths"):
                 given.pop(name, None)
             n = output.shape[1]
             kept = state if n == 1 else None
             note = Recurrence(function, given, "lengths" in names, n, kept)
-            tapes[-1].recurrences.append((state, note))
+            tapes.running.recurrences.append((state, note))
         return output, state
 
     return recurrence

@@ -1,5 +1,6 @@
 """Taps: read the output of chosen layers without copying or wrapping them."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,11 +11,21 @@ from ..errors import UserError
 from .swap import subclass
 
 
+class Recording(threading.local):
+    """What the taps hand out in the forward that this thread is in.
+
+    Attributes:
+        outputs: by layer id, or None outside a recording.
+    """
+
+    outputs: dict[int, mx.array] | None = None
+
+
 class Taps:
     """Swaps the class of each tapped layer instance for a subclass that hands out its output.
 
     Parameter names, ``isinstance``, attributes, quantization and adapters stay as they were. The
-    swapped layers do nothing more than before outside :meth:`recording`.
+    swapped layers do nothing more than before outside :meth:`recording`, and in other threads.
 
     Args:
         layers: the target's decoder layers, and the whole stack after them.
@@ -26,7 +37,7 @@ class Taps:
 
     def __init__(self, layers: Sequence[nn.Module], ids: Sequence[int]):
         self.ids = tuple(ids)
-        self._outputs: dict[int, mx.array] | None = None
+        self._recording = Recording()
         self._released = False
         self._layers = {i: layers[i] for i in self.ids}
         self._classes = {i: type(layer) for i, layer in self._layers.items()}
@@ -36,17 +47,7 @@ class Taps:
                 f"Layers {taken} of this model are tapped by another pair; release that one first."
             )
         for i, layer in self._layers.items():
-            layer.__class__ = self._tapped(i, self._classes[i])
-
-    def _tapped(self, i: int, base: type[nn.Module]) -> type[nn.Module]:
-        def call(layer: nn.Module, *args: object, **kwargs: object) -> object:
-            output = base.__call__(layer, *args, **kwargs)
-            if self._outputs is not None:
-                # Gemma 4's layers return a tuple whose first element is the stream.
-                self._outputs[i] = output[0] if isinstance(output, tuple) else output
-            return output
-
-        return subclass(base, __call__=call, _tapped_class=base)
+            layer.__class__ = _tapped(i, self._classes[i], self._recording)
 
     @contextmanager
     def recording(self) -> Iterator[dict[int, mx.array]]:
@@ -57,12 +58,11 @@ class Taps:
         """
         if self._released:
             raise UserError("This pair was released and cannot generate any more; load it again.")
-        outputs: dict[int, mx.array] = {}
-        self._outputs = outputs
+        self._recording.outputs = outputs = {}
         try:
             yield outputs
         finally:
-            self._outputs = None
+            self._recording.outputs = None
 
     def release(self) -> None:
         """Give every tapped layer its own class back, once: another pair may tap it then."""
@@ -70,3 +70,15 @@ class Taps:
             for i, layer in self._layers.items():
                 layer.__class__ = self._classes[i]
         self._released = True
+
+
+def _tapped(i: int, base: type[nn.Module], recording: Recording) -> type[nn.Module]:
+    # The class must not know the layer, or the two would keep each other alive.
+    def call(layer: nn.Module, *args: object, **kwargs: object) -> object:
+        output = base.__call__(layer, *args, **kwargs)
+        if recording.outputs is not None:
+            # Gemma 4's layers return a tuple whose first element is the stream.
+            recording.outputs[i] = output[0] if isinstance(output, tuple) else output
+        return output
+
+    return subclass(base, __call__=call, _tapped_class=base)

@@ -1,5 +1,8 @@
 """Taps: the output of a layer, read without leaving a trace."""
 
+import gc
+import weakref
+
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
@@ -194,12 +197,12 @@ def test_tapped_model_runs_in_batches_as_before():
 def test_recording_lives_for_one_forward():
     target = Target(tiny_model(), (0, 2))
     target.forward(IDS, target.make_cache())
-    assert target._taps._outputs is None
+    assert target._taps._recording.outputs is None
     with pytest.raises(ZeroDivisionError), target._taps.recording():
         raise ZeroDivisionError
-    assert target._taps._outputs is None
+    assert target._taps._recording.outputs is None
     target.model(IDS)
-    assert target._taps._outputs is None
+    assert target._taps._recording.outputs is None
 
 
 def test_tuple_outputs_hand_out_their_first_element():
@@ -271,3 +274,19 @@ def test_more_taps_than_drafter_layers(family):
     }
     with random_pair(other, **changes) as pair:
         assert tokens_of(respond(pair, byte_tokenizer(), prompt, 30)) == truth
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_next"])
+def test_a_model_goes_with_its_pair(family):
+    """No cycle runs through the taps: memory is free at once, and not when Python next looks."""
+    model = tiny_model(family)
+    pair = make_pair(model, tiny_drafter(num_target_layers=None))
+    respond(pair, byte_tokenizer(), [1, 2, 3], 5)
+    seen = weakref.ref(model)
+    gc.collect()
+    gc.disable()
+    try:
+        del model, pair
+        assert seen() is None
+    finally:
+        gc.enable()
