@@ -13,9 +13,9 @@ from operator import mul
 from .costs import GREEDY, CostTable
 
 # Where plain decoding is best, probes (drafts that only ask whether drafting pays by now) may lose
-# this share of the text's time.
+# this share of the time that plain decoding of the text takes.
 PROBE_ALLOWANCE = 0.018
-# Drafts that seemed to pay, and did not, may lose this share of the text's time beyond the probes'.
+# Drafts that seemed to pay, and did not, may lose this share of that time beyond the probes'.
 DRAFT_ALLOWANCE = 0.008
 # A text may lose so many plain steps before drafts have earned any, if drafting is expected to be
 # no faster than plain decoding.
@@ -39,7 +39,8 @@ PROBE_EVERY = 24
 # probe costs next to nothing, the allowance alone would pay for one every round.
 PROBE_PAUSE = 6
 # Another block size replaces the last round's only if it promises more tokens a second by this
-# factor, because a cost can only be learned while the size stays; plain decoding needs no lead.
+# factor, because a cost can only be learned while the size stays; plain decoding needs no lead. A
+# probe must be able to beat plain decoding by as much.
 HYSTERESIS = 1.02
 # The acceptance of a draft that is assumed for a pair before its first text.
 FIRST_ACCEPTANCE = 0.7
@@ -59,7 +60,8 @@ SHRINKAGE = 15.0
 PRIOR_WEIGHT = 4.0
 # … and, however long the text, never less than so many.
 LEAST_PRIOR_WEIGHT = 1.0
-# How well an estimate foresaw a draft counts 1/e in its weight after so many later ones.
+# How well an estimate foresaw the drafts of a round counts 1/e in its weight after so many later
+# drafted rounds.
 JUDGED = 8
 
 

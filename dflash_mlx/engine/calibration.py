@@ -72,6 +72,7 @@ def calibrate(
     largest: int,
     context_length: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> CostTable:
     """Measure whole greedy rounds of every size, as generation runs them.
 
@@ -89,9 +90,10 @@ def calibrate(
         largest: the largest block size.
         context_length: positions the target was made for, if known.
         progress: called with measurements done and in all.
+        clock: seconds.
     """
     contexts = _contexts(context_length)
-    rigs = [_Rig(target, drafter, context) for context in contexts]
+    rigs = [_Rig(target, drafter, context, clock) for context in contexts]
     sizes_at = sizes_to_measure(largest, rigs[0].warm_up())
     total, done = sum(map(len, sizes_at)), 0
     # Seconds by block size, at each context.
@@ -139,7 +141,7 @@ def _columns(short: dict[int, float], long: dict[int, float]) -> dict[int, list[
 class _Rig:
     """Rounds of the pair at one context length."""
 
-    def __init__(self, target: Target, drafter: Drafting, context: int):
+    def __init__(self, target: Target, drafter: Drafting, context: int, clock: Callable[[], float]):
         caches = target.make_cache()
         context_kv = drafter.make_context(mx.array([0], mx.int32))
         prefill(target, drafter, [0, 0], caches, context_kv, 0, 2, lambda *_: None)
@@ -156,22 +158,23 @@ class _Rig:
         self._queue = RoundQueue(target, drafter, self._random, self._state, [context])
         self._queue.submit(1)
         self._queue.read()
-        self._begun = time.perf_counter()
+        self._clock = clock
+        self._begun = clock()
 
     def warm_up(self) -> float:
         """Let clocks rise and kernels be compiled; seconds of a round of two rows, by itself."""
-        self._begun, taken = time.perf_counter(), []
-        while len(taken) < 2 or time.perf_counter() - self._begun < WARM_UP_SECONDS:
-            started = time.perf_counter()
+        self._begun, taken = self._clock(), []
+        while len(taken) < 2 or self._clock() - self._begun < WARM_UP_SECONDS:
+            started = self._clock()
             self._queue.submit(2)
             self._queue.read()
-            taken.append(time.perf_counter() - started)
+            taken.append(self._clock() - started)
         return min(taken)
 
     def round(self, size: int) -> float:
         """Seconds of a round: of more rounds if some took much longer than others."""
         taken = self._rounds(size)
-        patient = time.perf_counter() - self._begun < PATIENCE
+        patient = self._clock() - self._begun < PATIENCE
         if patient and max(taken) > UNSTEADY * min(taken):
             taken += self._rounds(size) + self._rounds(size)
         return median(taken)
@@ -180,11 +183,11 @@ class _Rig:
         self._queue.submit(size)
         self._queue.submit(size)
         self._queue.read()
-        read = [time.perf_counter()]
+        read = [self._clock()]
         for _ in range(ROUNDS):
             self._queue.submit(size)
             self._queue.read()
-            read.append(time.perf_counter())
+            read.append(self._clock())
         self._queue.read()
         return [b - a for a, b in pairwise(read)]
 
@@ -195,10 +198,10 @@ class _Rig:
         """
         state = self._state
         state.reserve(self._queue.lengths[0] + size)
-        begun = time.perf_counter()
+        begun = self._clock()
         logits, features = self._target.forward(self._random.take(size), state.caches)
         mx.eval(logits, features, *(array for cache in state.caches for array in cache.arrays()))
-        return time.perf_counter() - begun
+        return self._clock() - begun
 
     def draft(self, size: int) -> float:
         """Seconds of a draft alone, its choice included."""
@@ -209,10 +212,10 @@ class _Rig:
             return greedy.draft(proposal, state).tokens
 
         mx.eval(draft())
-        begun = time.perf_counter()
+        begun = self._clock()
         # In one evaluation, so that its own cost is shared.
         mx.eval([draft() for _ in range(DRAFTS)])
-        return (time.perf_counter() - begun) / DRAFTS
+        return (self._clock() - begun) / DRAFTS
 
 
 class _RandomTokens(Chooser):

@@ -10,17 +10,13 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-import mlx.core as mx
-import mlx.nn as nn
-
 from ..errors import UserError
-from ..files import cache_dir, fingerprint, read_json_object
+from ..files import cache_dir, read_json_object
 
 GREEDY = "greedy"
 # A process's first round in a cell moves it by this share of the deviation, the next ones by 1/3,
@@ -284,27 +280,6 @@ class CostFile:
         if theirs is None:
             self.write(table)
         return theirs or table
-
-
-def cost_key(target: nn.Module, drafter: str, largest_block: int) -> dict[str, Any]:
-    """All that costs depend on.
-
-    Args:
-        target: as mlx-lm knows it.
-        drafter: its fingerprint.
-        largest_block: the largest block size.
-    """
-    device = mx.device_info()
-    return {
-        "device": device["device_name"],
-        "architecture": device["architecture"],
-        "backend": str(mx.default_device().type),
-        "cores": os.cpu_count(),
-        "versions": {name: version(name) for name in ("mlx", "mlx-lm", "dflash-mlx")},
-        "target": fingerprint(target),
-        "drafter": drafter,
-        "largest_block": largest_block,
-    }
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -3,10 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-# Drafts after which hardly an accepted one says that the drafter does not fit.
+# Fewer drafts than this do not tell whether a drafter fits its target.
 ENOUGH_DRAFTS = 64
+# A drafter of whose drafts a smaller share is accepted does not seem to fit its target.
 HARDLY_ANY = 0.02
-# Of all tokens, those decoded plainly, from which on drafting counts as switched off.
+# Drafting counts as switched off if at least this share of a text's tokens was decoded plainly.
 MOSTLY = 0.75
 
 

@@ -1,14 +1,16 @@
 """The time of rounds, from the reads of a loop that does not wait for being timed."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .queue import HostRound, RoundQueue
 
-# Shares of the interval between two reads: what a consumer may have held the loop up, and how long
-# a read must have waited to show that the device was busy all along.
+# The interval between two reads is a round's time if a consumer held the loop up for less than this
+# share of it.
 HELD_UP = 0.05
+# A read that waited for more than this share of the interval shows that the device was busy all
+# along, whatever the consumer did.
 WAITED = 0.1
 
 
@@ -22,11 +24,13 @@ class RoundTimer:
 
     Args:
         alone: whether each round is read before the next is queued.
+        clock: seconds.
     """
 
-    def __init__(self, alone: bool):
+    def __init__(self, alone: bool, clock: Callable[[], float] = time.perf_counter):
         self._alone = alone
-        self._begun = time.perf_counter()
+        self._clock = clock
+        self._begun = clock()
         self._read: float | None = None
         self._held = 0.0
         self._all_held = 0.0
@@ -35,16 +39,16 @@ class RoundTimer:
     @property
     def seconds(self) -> float:
         """Seconds so far, without those in which a consumer had the tokens."""
-        return time.perf_counter() - self._begun - self._all_held
+        return self._clock() - self._begun - self._all_held
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """Around what a consumer does."""
-        begun = time.perf_counter()
+        begun = self._clock()
         try:
             yield
         finally:
-            held = time.perf_counter() - begun
+            held = self._clock() - begun
             self._held += held
             self._all_held += held
 
@@ -54,9 +58,9 @@ class RoundTimer:
         Returns:
             The round, and its seconds, or None if they cannot be told.
         """
-        begun = time.perf_counter()
+        begun = self._clock()
         news = queue.read()
-        now = time.perf_counter()
+        now = self._clock()
         seconds = None
         following = None if self._alone else news.block_size
         if self._read is not None and queue.next_size == following:

@@ -1,8 +1,11 @@
 """``block_size="auto"``: a pair's costs, known or measured, and the block sizes of a generation."""
 
 import copy
+import os
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import wired_limit
@@ -10,9 +13,10 @@ from mlx_lm.generate import wired_limit
 from ..engine.block_size import BlockController, BlockSizes
 from ..engine.cache_options import largest_block
 from ..engine.calibration import calibrate
-from ..engine.costs import GREEDY, CostFile, CostTable, cost_key
+from ..engine.costs import GREEDY, CostFile, CostTable
 from ..engine.request import AUTO, Request, RoundOptions
 from ..errors import UserError
+from ..files import fingerprint
 from ..loading.pair import Pair
 
 
@@ -38,7 +42,7 @@ def tune(
     if model.costs is not None and not again:
         return model.costs
     largest = largest_block(model, model.target.make_cache())
-    file = CostFile(cost_key(model.model, model.drafter.fingerprint, largest))
+    file = CostFile(_cost_key(model, largest))
     table = None if again else file.read()
     if table is None:
         with wired_limit(model.model):
@@ -75,15 +79,33 @@ def _remember(model: Pair, table: CostTable) -> None:
 def _choice(options: RoundOptions) -> str:
     """What there is to compute when tokens are chosen, as one name."""
     parts = {
-        "temp": not options.greedy,
-        "top_p": not options.greedy and 0 < options.top_p < 1,
-        "top_k": not options.greedy and options.top_k > 0,
-        "min_p": not options.greedy and options.min_p > 0,
-        "rejection": not options.greedy and options.acceptance == "rejection",
         "bias": bool(options.logit_bias),
         "repetition": bool(options.repetition_penalty),
         "presence": bool(options.presence_penalty),
         "frequency": bool(options.frequency_penalty),
         "logprobs": options.logprobs,
     }
+    if not options.greedy:
+        parts |= {
+            "temp": True,
+            "top_p": 0 < options.top_p < 1,
+            "top_k": options.top_k > 0,
+            "min_p": options.min_p > 0,
+            "rejection": options.acceptance == "rejection",
+        }
     return "+".join(name for name, present in parts.items() if present) or GREEDY
+
+
+def _cost_key(model: Pair, largest: int) -> dict[str, Any]:
+    """All that costs depend on."""
+    device = mx.device_info()
+    return {
+        "device": device["device_name"],
+        "architecture": device["architecture"],
+        "backend": str(mx.default_device().type),
+        "cores": os.cpu_count(),
+        "versions": {name: version(name) for name in ("mlx", "mlx-lm", "dflash-mlx")},
+        "target": fingerprint(model.model),
+        "drafter": model.drafter.fingerprint,
+        "largest_block": largest,
+    }

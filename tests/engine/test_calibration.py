@@ -1,7 +1,5 @@
 """Calibration measures every size of tiny pairs, and leaves no trace."""
 
-from types import SimpleNamespace
-
 import mlx.core as mx
 import pytest
 from support.pairs import oracle_pair, random_pair
@@ -31,24 +29,17 @@ def test_a_slow_machine_measures_fewer_sizes(largest, seconds, sizes, long_sizes
     assert sizes_to_measure(largest, seconds) == (sizes, long_sizes)
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Seconds in a list, which move only when a test moves them."""
-    now = [0.0]
-    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    return now
-
-
 @pytest.mark.parametrize("unevenness", [1, 2])
 @pytest.mark.parametrize("seconds", [0.25, 2.0])
-def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness, clock):
-    rounds, drafts = [], []
+def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness):
+    now, rounds, drafts = 0.0, [], []
     with random_pair(tiny_model(), block_size=12) as pair:
         forward, draft = pair.target.forward, pair.drafter.draft
 
         def slow_forward(ids, caches):
+            nonlocal now
             rounds.append(ids.shape[1])
-            clock[0] += seconds * (unevenness if len(rounds) % 2 else 1)
+            now += seconds * (unevenness if len(rounds) % 2 else 1)
             return forward(ids, caches)
 
         def counted_draft(*arguments):
@@ -56,7 +47,7 @@ def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness, clock)
             return draft(*arguments)
 
         pair.target.forward, pair.drafter.draft = slow_forward, counted_draft
-        table = calibrate(pair.target, pair.drafter, 12)
+        table = calibrate(pair.target, pair.drafter, 12, clock=lambda: now)
     sizes, some = sizes_to_measure(12, seconds)
     assert table.sizes == sizes
     measured = len(sizes + some) * (calibration.ROUNDS + 2 + 1)
@@ -68,21 +59,22 @@ def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness, clock)
     alone = (calibration.DRAFTS + 1) * len(sizes + some)
     assert len(drafts) <= sum(size > 1 for size in rounds) + alone
     if unevenness == 1 and seconds < 1:
-        assert clock[0] <= calibration.BUDGET + beside * seconds
+        assert now <= calibration.BUDGET + beside * seconds
 
 
-def test_a_hiccup_during_one_time_of_plain_decoding_is_no_cost(clock):
-    plain = []
+def test_a_hiccup_during_one_time_of_plain_decoding_is_no_cost():
+    now, plain = 0.0, []
     with random_pair(tiny_model(), block_size=8) as pair:
         forward = pair.target.forward
 
         def slow_at_first(ids, caches):
+            nonlocal now
             plain.append(ids.shape[1] == 1)
-            clock[0] += 0.01 * ids.shape[1] * (3 if plain[-1] and sum(plain) < 12 else 1)
+            now += 0.01 * ids.shape[1] * (3 if plain[-1] and sum(plain) < 12 else 1)
             return forward(ids, caches)
 
         pair.target.forward = slow_at_first
-        table = calibrate(pair.target, pair.drafter, 8)
+        table = calibrate(pair.target, pair.drafter, 8, clock=lambda: now)
     assert sum(plain) > 24
     costs = table.column(table.contexts[0])
     assert costs[1] == pytest.approx(0.01) and costs[2] == pytest.approx(0.02)

@@ -4,17 +4,11 @@ import copy
 import json
 import math
 import random
-from importlib.metadata import version
 
-import mlx.core as mx
-import mlx.nn as nn
 import pytest
-from support.pairs import tiny_drafter
-from support.tiny import tiny_model
 
 from dflash_mlx.engine import costs as module
-from dflash_mlx.engine.costs import UNKNOWN_ROUNDS, CostFile, CostTable, cost_key
-from dflash_mlx.loading.loader import make_pair
+from dflash_mlx.engine.costs import UNKNOWN_ROUNDS, CostFile, CostTable
 
 
 def table(acceptance=None):
@@ -200,38 +194,3 @@ def test_a_file_that_was_removed_is_written_again(files):
     ours, theirs = files
     ours.path.unlink()
     assert theirs.update(table()) == table() == ours.read()
-
-
-def key(target=None, drafter=None, largest_block=8):
-    with make_pair(target or tiny_model(), drafter or tiny_drafter()) as pair:
-        return cost_key(pair.model, pair.drafter.fingerprint, largest_block)
-
-
-def quantized(model, bits):
-    def can_be(path, part):
-        return hasattr(part, "to_quantized") and part.weight.shape[-1] % 32 == 0
-
-    nn.quantize(model, 32, bits, class_predicate=can_be)
-    return model
-
-
-def test_what_costs_depend_on(monkeypatch):
-    keys = [key(), key(largest_block=4)]
-    assert key() == key() == keys[0]
-    for bits in (4, 8):
-        keys.append(key(target=quantized(tiny_model(), bits)))
-        keys.append(key(drafter=quantized(tiny_drafter(), bits)))
-    for package in ("mlx", "mlx-lm", "dflash-mlx"):
-        with monkeypatch.context() as patch:
-            versions = {name: version(name) for name in ("mlx", "mlx-lm", "dflash-mlx")}
-            patch.setattr(module, "version", (versions | {package: "99"}).get)
-            keys.append(key())
-    device = mx.device_info()
-    for part in ("device_name", "architecture"):
-        with monkeypatch.context() as patch:
-            patch.setattr(mx, "device_info", lambda part=part: device | {part: "another"})
-            keys.append(key())
-    with monkeypatch.context() as patch:
-        patch.setattr(module.os, "cpu_count", lambda: 999)
-        keys.append(key())
-    assert len({CostFile(k).path for k in keys}) == len(keys) == 12

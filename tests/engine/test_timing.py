@@ -4,70 +4,65 @@ from types import SimpleNamespace
 
 import pytest
 
-from dflash_mlx.engine import timing
 from dflash_mlx.engine.timing import RoundTimer
 
 
-class Scene:
-    """A loop whose clock, reads and consumer follow a script.
+def run(rounds, alone=False):
+    """The time told of each round, and that of all without the consumer's.
 
-    Each round is (rows, seconds of submitting, seconds waiting in the read, seconds of the
+    Each round is (block size, seconds of submitting, seconds waiting in the read, seconds of the
     consumer after it).
     """
+    now, times = 0.0, []
+    timer = RoundTimer(alone, clock=lambda: now)
+    following = [None] * len(rounds) if alone else [*(r[0] for r in rounds[1:]), None]
+    for (size, submit, wait, consumer), next_size in zip(rounds, following, strict=True):
+        now += submit
 
-    def __init__(self, monkeypatch, rounds, alone=False):
-        self.now, self.rounds = 0.0, rounds
-        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
-        self.timer = RoundTimer(alone)
+        def read(size=size, wait=wait):
+            nonlocal now
+            now += wait
+            return SimpleNamespace(block_size=size)
 
-    def run(self, ahead=1):
-        times = []
-        for i, (rows, submit, wait, consumer) in enumerate(self.rounds):
-            self.now += submit
-
-            def read(rows=rows, wait=wait):
-                self.now += wait
-                return SimpleNamespace(block_size=rows)
-
-            following = self.rounds[i + 1][0] if ahead and i + 1 < len(self.rounds) else None
-            news, seconds = self.timer.read(SimpleNamespace(read=read, next_size=following))
-            assert news.block_size == rows
-            times.append(seconds)
-            with self.timer.held_up():
-                self.now += consumer
-        return times
+        news, seconds = timer.read(SimpleNamespace(read=read, next_size=next_size))
+        assert news.block_size == size
+        times.append(seconds)
+        with timer.held_up():
+            now += consumer
+    return times, timer.seconds
 
 
-def test_intervals_while_the_size_stays(monkeypatch):
-    gpu = [(4, 2.0, 8.0, 0.0)] * 5
-    assert Scene(monkeypatch, gpu).run() == [None, 10, 10, 10, None]
-    cpu = [(4, 9.9, 0.1, 0.2)] * 5
-    assert Scene(monkeypatch, cpu).run() == [None, *[pytest.approx(10.2)] * 3, None]
+GPU = (4, 2.0, 8.0, 0.0)
 
 
-def test_no_time_is_told_where_sizes_change(monkeypatch):
-    rounds = [(size, 2.0, 8.0, 0.0) for size in (4, 4, 4, 1, 4, 4, 4, 4)]
-    assert Scene(monkeypatch, rounds).run() == [None, 10, None, None, 10, 10, 10, None]
+@pytest.mark.parametrize(
+    ("rounds", "times"),
+    [
+        ([GPU] * 5, [None, 10, 10, 10, None]),
+        ([(4, 9.9, 0.1, 0.2)] * 5, [None, *[pytest.approx(10.2)] * 3, None]),
+        # No time can be told where sizes change.
+        (
+            [(size, 2.0, 8.0, 0.0) for size in (4, 4, 4, 1, 4, 4, 4, 4)],
+            [None, 10, None, None, 10, 10, 10, None],
+        ),
+        # The device was done long before the read.
+        ([(4, 2.0, 0.0, 50.0)] * 5, [None] * 5),
+        # The device was still at it, so the read tells when it was done.
+        ([(4, 2.0, 6.0, 2.0)] * 5, [None, None, 10, 10, None]),
+        # One long pause spoils two intervals: the next one begins when nobody knows.
+        (
+            [GPU, GPU, (4, 2.0, 8.0, 90.0), (4, 2.0, 0.0, 0.0), GPU, GPU, GPU],
+            [None, 10, 10, None, 10, 10, None],
+        ),
+    ],
+    ids=["gpu", "cpu", "sizes", "slow consumer", "busy device", "pause"],
+)
+def test_intervals_between_reads_that_are_the_time_of_a_round(rounds, times):
+    told, seconds = run(rounds)
+    assert told == times
+    assert seconds == pytest.approx(sum(submit + wait for _, submit, wait, _ in rounds))
 
 
-def test_a_slow_consumer_counts_only_where_the_device_was_busy(monkeypatch):
-    # The device was done long before the read.
-    assert Scene(monkeypatch, [(4, 2.0, 0.0, 50.0)] * 5).run() == [None] * 5
-    # The device was still at it, so the read tells when it was done.
-    slow = [(4, 2.0, 6.0, 2.0)] * 5
-    assert Scene(monkeypatch, slow).run() == [None, None, 10, 10, None]
-    # One long pause spoils two intervals: the next one begins when nobody knows.
-    paused = [(4, 2.0, 8.0, 0.0)] * 2 + [(4, 2.0, 8.0, 90.0), (4, 2.0, 0.0, 0.0)]
-    paused += [(4, 2.0, 8.0, 0.0)] * 3
-    assert Scene(monkeypatch, paused).run() == [None, 10, 10, None, 10, 10, None]
-
-
-def test_rounds_that_wait_for_the_host_are_timed_one_by_one(monkeypatch):
+def test_rounds_that_wait_for_the_host_are_timed_one_by_one():
     rounds = [(size, 2.0, 8.0, 0.0) for size in (4, 4, 1, 4)]
-    assert Scene(monkeypatch, rounds, alone=True).run(ahead=0) == [None, 10, 10, 10]
-
-
-def test_seconds_leave_the_consumer_out(monkeypatch):
-    scene = Scene(monkeypatch, [(4, 2.0, 8.0, 5.0)] * 3)
-    scene.run()
-    assert scene.timer.seconds == pytest.approx(30)
+    assert run(rounds, alone=True)[0] == [None, 10, 10, 10]
