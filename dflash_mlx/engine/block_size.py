@@ -130,10 +130,11 @@ def expected_tokens(estimates: Sequence[Acceptance]) -> list[float]:
     """
     best = max(estimate.merit for estimate in estimates)
     weights = [math.exp(estimate.merit - best) for estimate in estimates]
+    total = sum(weights)
     reached = [accumulate(estimate.rates(), mul, initial=1.0) for estimate in estimates]
     columns = zip(*map(accumulate, reached), strict=True)
     return [
-        sum(w * tokens for w, tokens in zip(weights, column, strict=True)) / sum(weights)
+        sum(w * tokens for w, tokens in zip(weights, column, strict=True)) / total
         for column in columns
     ]
 
