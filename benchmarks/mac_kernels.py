@@ -14,7 +14,7 @@ from dflash_mlx.kernels.norm_rope import NormRope
 
 LAYERS, KV_HEADS, HEADS, HEAD_DIM, HIDDEN = 5, 8, 32, 128, 2560
 NORM_ROPE = NormRope(mx.ones(HEAD_DIM // 2), eps=1e-6)
-ROWS = (1, 4, 8, 16, 32, 2048)
+POSITIONS = (1, 4, 8, 16, 32, 2048)
 DTYPES = (mx.bfloat16, mx.float16, mx.float32)
 BITS = (None, 4, 8)
 GROUP_SIZE = 64
@@ -39,7 +39,7 @@ def bandwidth(megabytes: int = 512, repeats: int = 9) -> dict[str, Any]:
 def kernels(
     cache_bytes: int = 256 * 2**20, repeats: int = 7, hidden: int = HIDDEN
 ) -> list[dict[str, Any]]:
-    """One entry a route, dtype, kind of weights and number of rows.
+    """One entry a route, dtype, kind of weights and number of positions.
 
     Args:
         cache_bytes: weights are cycled through copies of so many bytes in all, so that none of
@@ -75,10 +75,10 @@ def _context_entries(
     k_norm, offset = mx.ones((LAYERS, HEAD_DIM)), mx.array([1000], mx.int32)
     layers = [ContextKV(p, k_norm, NORM_ROPE) for p in projections]
     entries = []
-    for rows in ROWS:
-        c = mx.random.normal((1, rows, hidden)).astype(dtype)
+    for positions in POSITIONS:
+        c = mx.random.normal((1, positions, hidden)).astype(dtype)
         mx.eval(c, k_norm, offset, NORM_ROPE.periods)
-        chosen = layers[0].route(rows, dtype).name
+        chosen = layers[0].route(positions, dtype).name
 
         for route in dict.fromkeys((chosen, "plain")):
 
@@ -87,7 +87,7 @@ def _context_entries(
 
             moved = weights + c.nbytes + sum(x.nbytes for x in call(0))
             entry = {"kernel": f"context_kv {route}", "dtype": str(dtype).removeprefix("mlx.core.")}
-            entry |= {"bits": bits, "rows": rows, "bytes": moved}
+            entry |= {"bits": bits, "positions": positions, "bytes": moved}
             entries.append(entry | _timed(call, moved, repeats))
     return entries
 
@@ -106,7 +106,7 @@ def _block_entries(dtype: mx.Dtype, repeats: int, n: int = 16) -> list[dict[str,
 
         moved = 2 * (q.nbytes + kv.nbytes)
         entry = {"kernel": f"block_heads {route}", "dtype": str(dtype).removeprefix("mlx.core.")}
-        entry |= {"bits": None, "rows": n, "bytes": moved}
+        entry |= {"bits": None, "positions": n, "bytes": moved}
         entries.append(entry | _timed(call, moved, repeats))
     return entries
 

@@ -53,15 +53,20 @@ def _kernels(result: list[dict[str, Any]], report: dict[str, Any]) -> list[str]:
     ends = (copy["gb_per_s"] if copy else None, report["machine"]["published_gb_per_s"])
     lines = [
         "µs is one of many independent calls, which the GPU may overlap; alone is one call in an "
-        "evaluation of its own. GB/s counts weights, rows and results, each once.",
+        "evaluation of its own. GB/s counts weights, inputs and results, each once.",
         "",
-        "| kernel | dtype | bits | rows | µs | alone µs | GB/s | of a copy | of the published |",
+        "| kernel | dtype | bits | positions | µs | alone µs | GB/s | of a copy | of published |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for entry in result:
         rate = entry["gb_per_s"]
         shares = [f"{rate / end:.0%}" if end else "not known" for end in ends]
-        cells = [entry["kernel"], entry["dtype"], str(entry["bits"] or "dense"), str(entry["rows"])]
+        cells = [
+            entry["kernel"],
+            entry["dtype"],
+            str(entry["bits"] or "dense"),
+            str(entry["positions"]),
+        ]
         cells += [f"{entry[k]:.1f}" for k in ("us", "us_alone", "gb_per_s")] + shares
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -14,13 +14,14 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..engine.cache_options import CacheOptions
 from ..engine.penalties import Penalties
 from ..engine.sampling import Sampling
-from ..errors import UserError, at_least_one
+from ..errors import at_least_one
 from ..generation.options import Options
 from ..loading.known_drafter import choose_drafter
 from ..loading.loader import load
 from ..loading.pair import Pair
 from ..measure.arms import BlockSize
-from ..measure.prompts import Prompt, read_prompts, select
+from ..measure.prompts import Prompt, prompt_tokens, read_prompts, select
+from ..measure.run import Case
 from .progress import Progress
 
 _GROUPS = {
@@ -184,7 +185,12 @@ def add_prompt_options(parser: argparse.ArgumentParser, limit: int, max_tokens: 
         help='JSON Lines: {"kind": …, "prompt": …} or {"kind": …, "messages": […]} '
         "(default: 20 bundled prompts: code, math, structured, chat, prose)",
     )
-    group.add_argument("--kinds", help="kinds to take, such as code,prose (default: all)")
+    group.add_argument(
+        "--kinds",
+        type=comma_list,
+        default=[],
+        help="kinds to take, such as code,prose (default: all)",
+    )
     group.add_argument(
         "--limit",
         type=int,
@@ -210,33 +216,39 @@ def chosen_prompts(args: argparse.Namespace) -> list[Prompt]:
     at_least_one("max_tokens", args.max_tokens)
     if args.limit != -1:
         at_least_one("limit", args.limit)
-    kinds = [] if args.kinds is None else comma_list("--kinds", args.kinds)
-    return select(read_prompts(args.prompts), kinds, None if args.limit == -1 else args.limit)
+    return select(read_prompts(args.prompts), args.kinds, None if args.limit == -1 else args.limit)
 
 
-def comma_list(option: str, text: str) -> list[str]:
-    """The different parts of a comma-separated list.
+def as_they_are(
+    args: argparse.Namespace, tokenizer: TokenizerWrapper, prompts: Iterable[Prompt]
+) -> list[Case]:
+    """The prompts as the target receives them, neither filled up nor cut."""
+    template = args.chat_template_config
+    return [Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, template)) for p in prompts]
 
-    Raises:
-        UserError: a part is empty or repeated.
-    """
+
+def comma_list(text: str) -> list[str]:
+    """The different parts of a comma-separated list; for argparse's ``type``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(parts) or len(set(parts)) < len(parts):
-        raise UserError(f"{option} must be a list such as a,b without repetitions, not {text!r}.")
+        raise argparse.ArgumentTypeError(f"must be a list without repetitions, not {text!r}")
     return parts
 
 
-def block_sizes(text: str) -> list[BlockSize]:
-    """Block sizes from a list such as ``1,4,auto``.
+def number_list(text: str) -> list[int]:
+    """Whole numbers from a list such as ``0,4096``; for argparse's ``type``."""
+    parts = comma_list(text)
+    if wrong := [part for part in parts if not (part.isascii() and part.isdigit())]:
+        raise argparse.ArgumentTypeError(f"takes whole numbers, not {wrong[0]!r}")
+    return [int(part) for part in parts]
 
-    Raises:
-        UserError: it is not such a list.
-    """
-    parts = comma_list("--block-sizes", text)
+
+def block_sizes(text: str) -> list[BlockSize]:
+    """Block sizes from a list such as ``1,4,auto``; for argparse's ``type``."""
+    parts = comma_list(text)
     wrong = [p for p in parts if p != "auto" and not (p.isascii() and p.isdigit() and int(p))]
     if wrong:
-        raise UserError(
-            f"--block-sizes takes whole numbers from 1 up and auto, such as 4,8,auto; not "
-            f"{wrong[0]!r}."
+        raise argparse.ArgumentTypeError(
+            f"takes whole numbers from 1 up and auto, such as 4,8,auto; not {wrong[0]!r}"
         )
     return [part if part == "auto" else int(part) for part in parts]

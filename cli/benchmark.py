@@ -11,10 +11,11 @@ import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..errors import UserError, at_least_one, counted
+from ..generation.options import Options
 from ..loading.loader import load
 from ..loading.pair import Pair
 from ..measure.alternation import Plan, measure_all, warm_up
-from ..measure.arms import Arm, BlockSize, in_words, mlx_lm_arms, our_arms, usable_block_sizes
+from ..measure.arms import Arm, in_words, mlx_lm_arms, our_arms, usable_block_sizes
 from ..measure.compare import compare
 from ..measure.machine import describe_machine, describe_model
 from ..measure.page import page
@@ -28,9 +29,9 @@ from .arguments import (
     add_prompt_options,
     block_sizes,
     chosen_prompts,
-    comma_list,
     generation_options,
     load_pair,
+    number_list,
 )
 from .progress import Progress
 
@@ -52,7 +53,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     amount.add_argument(
         "--context",
         metavar="N,…",
-        default="0",
+        type=number_list,
+        default=[0],
         help="lengths of the prompts in tokens, to which other text before them fills them up; 0 "
         "takes them as they are, as in 0,4096,16384 (default: 0)",
     )
@@ -77,6 +79,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def _add_arm_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--block-sizes",
+        type=block_sizes,
         metavar="N,…",
         help="as in 1,2,4,8,16,auto (default: 4, 8, 16 and the drafter's, up to that, and auto)",
     )
@@ -108,17 +111,17 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
         print(compare(*map(Report.from_json, args.compare)))
         return 0
     prompts = chosen_prompts(args)
-    _check_before_loading(args)
+    options = _checked(args)
     files = [] if args.output is None else report_files(args.output)
     report, failure = None, None
     try:
         pair, tokenizer = load_pair(args)
         with Progress("run") as progress:
             cases, notes = _cases(args, pair, tokenizer, prompts, progress)
-            arms, more = _arms(args, pair, tokenizer)
+            arms, more = _arms(args, options, pair, tokenizer)
             usable, refused = warm_up(arms, cases, progress.announce)
             plan = Plan(usable, cases, args.repeats, args.max_tokens)
-            report = _report(args, plan, [*notes, *more, *refused])
+            report = _report(args, options, plan, [*notes, *more, *refused])
             progress.expect(plan.runs)
             failure = measure_all(plan, report.runs, progress.announce, progress.advance)
             report.notes += [failure] if failure else []
@@ -139,27 +142,16 @@ def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
         )
 
 
-def _check_before_loading(args: argparse.Namespace) -> None:
-    """A wrong value should not wait for a model to load."""
-    generation_options(args)
+def _checked(args: argparse.Namespace) -> Options:
+    """The generation options. A wrong value of any option should not wait for a model to load."""
     at_least_one("repeats", args.repeats)
     at_least_one("num_draft_tokens", args.num_draft_tokens)
-    _contexts(args.context)
-    if args.block_sizes is not None:
-        block_sizes(args.block_sizes)
     if args.num_draft_tokens != 2 and args.mlx_draft_model is None:
         raise UserError("--num-draft-tokens is for --mlx-draft-model, which was not given.")
-    if args.seed and not args.temp:
-        raise UserError(f"--seed {args.seed} is for sampling; give a --temp above 0.")
-    if args.acceptance != "coupled" and not args.temp:
-        raise UserError(f"--acceptance {args.acceptance} is for sampling; give a --temp above 0.")
-
-
-def _contexts(text: str) -> list[int]:
-    parts = comma_list("--context", text)
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise UserError(f"--context takes whole numbers such as 0,4096; not {text!r}.")
-    return [int(part) for part in parts]
+    for name, usual in (("seed", 0), ("acceptance", "coupled")):
+        if (value := getattr(args, name)) != usual and not args.temp:
+            raise UserError(f"--{name} {value} is for sampling; give a --temp above 0.")
+    return generation_options(args)
 
 
 def _cases(
@@ -173,7 +165,7 @@ def _cases(
     progress.announce("preparing prompts")
     tokenize = partial(prompt_tokens, tokenizer, options=args.chat_template_config)
     longest, cases, notes = pair.context_length, [], []
-    for context in _contexts(args.context):
+    for context in args.context:
         for prompt in prompts:
             tokens = pad(prompt, context, tokenize) if context else tokenize(prompt)
             if tokens is None:
@@ -189,29 +181,26 @@ def _cases(
                 )
             cases.append(Case(prompt.id, prompt.kind, context, tokens))
     if not cases:
-        raise UserError(f"No prompt is as short as --context {args.context}.")
+        raise UserError(f"No prompt is as short as --context {','.join(map(str, args.context))}.")
     return cases, notes
 
 
 def _arms(
-    args: argparse.Namespace, pair: Pair, tokenizer: TokenizerWrapper
+    args: argparse.Namespace, options: Options, pair: Pair, tokenizer: TokenizerWrapper
 ) -> tuple[list[Arm], list[str]]:
-    sampling = generation_options(args)
     if pair.drafter is None:
         if args.block_sizes is not None:
             raise UserError("--block-sizes needs a drafter; name one with --draft-model.")
         sizes, notes = [], ["No drafter was given, so no block size was measured."]
     else:
         largest = pair.drafter.block_size
-        wanted = _default_sizes(largest)
-        if args.block_sizes is not None:
-            wanted = block_sizes(args.block_sizes)
-        sizes, notes = usable_block_sizes(wanted, largest)
-    arms = our_arms(pair, tokenizer, sampling, sizes)
+        usual = [*(size for size in (4, 8, 16) if size < largest), largest, "auto"]
+        sizes, notes = usable_block_sizes(args.block_sizes or usual, largest)
+    arms = our_arms(pair, tokenizer, options, sizes)
     draft_model = None
     if args.mlx_draft_model is not None:
         draft_model = _load_draft_model(args.mlx_draft_model, tokenizer)
-    theirs = mlx_lm_arms(pair.model, tokenizer, sampling, draft_model, args.num_draft_tokens)
+    theirs = mlx_lm_arms(pair.model, tokenizer, options, draft_model, args.num_draft_tokens)
     return [*arms, *theirs[args.no_mlx_lm :]], notes
 
 
@@ -228,37 +217,25 @@ def _load_draft_model(name: str, tokenizer: TokenizerWrapper) -> nn.Module:
     return pair.model
 
 
-def _default_sizes(largest: int) -> list[BlockSize]:
-    return [*(size for size in (4, 8, 16) if size < largest), largest, "auto"]
-
-
-def _report(args: argparse.Namespace, plan: Plan, notes: list[str]) -> Report:
-    draft = args.mlx_draft_model
+def _report(args: argparse.Namespace, options: Options, plan: Plan, notes: list[str]) -> Report:
+    draft, embedded = args.mlx_draft_model, args.model is None
+    no_drafter = args.draft_model is None and not embedded
     models = {
         "target": describe_model(args.model, args.revision),
-        "drafter": describe_model(args.draft_model, args.draft_revision),
+        "drafter": None if no_drafter else describe_model(args.draft_model, args.draft_revision),
         "mlx_lm_draft_model": None if draft is None else describe_model(draft),
     }
-    if args.model is not None and args.draft_model is None:
-        models["drafter"] = None
     settings = {
-        "choice": in_words(generation_options(args)),
+        "choice": in_words(options),
         "max_tokens": args.max_tokens,
         "repeats": args.repeats,
         "prompts": len({case.prompt for case in plan.cases}),
         "prompt_file": "bundled" if args.prompts is None else args.prompts.name,
-        "contexts": _contexts(args.context),
+        "contexts": args.context,
         "adapter_path": args.adapter_path,
     }
-    return Report(
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=describe_machine(),
-        models=models,
-        settings=settings,
-        arms=[arm.name for arm in plan.arms],
-        planned=plan.runs,
-        notes=notes,
-    )
+    date, arms = datetime.now(UTC).isoformat(timespec="seconds"), [arm.name for arm in plan.arms]
+    return Report(date, describe_machine(), models, settings, arms, plan.runs, notes)
 
 
 def _write(report: Report, files: Sequence[Path]) -> None:

@@ -7,13 +7,13 @@ import sys
 
 from ..errors import UserError, counted
 from ..measure.arms import our_arms
-from ..measure.prompts import prompt_tokens
-from ..measure.run import Case, Run, measure
+from ..measure.run import Run, measure
 from ..measure.score import Score, by_kind
 from .arguments import (
     add_model_options,
     add_options,
     add_prompt_options,
+    as_they_are,
     chosen_prompts,
     generation_options,
     load_pair,
@@ -70,10 +70,7 @@ def run(args: argparse.Namespace) -> int:
                 f"for, not {size}."
             )
         with Progress("text") as progress:
-            cases = [
-                Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, args.chat_template_config))
-                for p in prompts
-            ]
+            cases = as_they_are(args, tokenizer, prompts)
             _, arm = our_arms(pair, tokenizer, sampling, [size])
             progress.announce("generating")
             progress.expect(len(cases))

@@ -5,12 +5,11 @@ import argparse
 from ..errors import UserError
 from ..measure.arms import usable_block_sizes
 from ..measure.lossless import Check, check_texts, lossless_report, number_of_checks
-from ..measure.prompts import prompt_tokens
-from ..measure.run import Case
 from .arguments import (
     add_model_options,
     add_options,
     add_prompt_options,
+    as_they_are,
     block_sizes,
     chosen_prompts,
     generation_options,
@@ -35,7 +34,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add_prompt_options(parser, limit=1, max_tokens=64)
     group = parser.add_argument_group("what is verified")
     group.add_argument(
-        "--block-sizes", metavar="N,…", help="as in 2,8,auto (default: the drafter's own, and auto)"
+        "--block-sizes",
+        type=block_sizes,
+        metavar="N,…",
+        help="as in 2,8,auto (default: the drafter's own, and auto)",
     )
     add_options(group, ("temp", "seed"), temp=0.8, seed=1)
     group.add_argument("--strict", action="store_true", help="exit with 1 at a near-tie as well")
@@ -52,7 +54,6 @@ def run(args: argparse.Namespace) -> int:
         UserError: an option is wrong, or a model cannot be loaded.
     """
     prompts = chosen_prompts(args)
-    sizes = None if args.block_sizes is None else block_sizes(args.block_sizes)
     sampling = generation_options(args)
     if not args.temp:
         raise UserError("--temp is that of the sampling; greedy text is verified in any case.")
@@ -65,11 +66,8 @@ def run(args: argparse.Namespace) -> int:
                 "There is nothing to verify without a drafter; name one: --draft-model."
             )
         largest = pair.drafter.block_size
-        sizes, notes = usable_block_sizes(sizes or [largest, "auto"], largest)
-        cases = [
-            Case(p.id, p.kind, 0, prompt_tokens(tokenizer, p, args.chat_template_config))
-            for p in prompts
-        ]
+        sizes, notes = usable_block_sizes(args.block_sizes or [largest, "auto"], largest)
+        cases = as_they_are(args, tokenizer, prompts)
         with Progress("text") as progress:
             progress.expect(number_of_checks(len(cases), sizes))
             for check in check_texts(

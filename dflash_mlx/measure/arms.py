@@ -1,7 +1,7 @@
 """The ways of generating that are compared: plain, DFlash by block size, and mlx-lm's own two."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -47,18 +47,12 @@ def in_words(sampling: Sampling) -> str:
     return f"temperature {sampling.temp:g}, seed {sampling.seed}, {sampling.acceptance}"
 
 
-def block_arm(block_size: BlockSize) -> str:
-    """The name of the arm with this block size."""
-    return f"block {block_size}"
-
-
 def our_arms(
     pair: Pair, tokenizer: TokenizerWrapper, sampling: Sampling, block_sizes: Sequence[BlockSize]
 ) -> list[Arm]:
     """Plain decoding, and drafting with each block size."""
     same = sampling.greedy or sampling.acceptance == "coupled"
-    names = ("temp", "top_p", "top_k", "min_p", "seed", "acceptance")
-    chosen = {name: getattr(sampling, name) for name in names}
+    chosen = {f.name: getattr(sampling, f.name) for f in fields(Sampling)}
 
     def arm(name: str, same_text: bool, **rounds: object) -> Arm:
         def stream(tokens: list[int], n: int) -> Iterator[Response]:
@@ -67,7 +61,7 @@ def our_arms(
         return Arm(name, stream, same_text)
 
     plain = arm(PLAIN, True, draft=False)
-    return [plain, *(arm(block_arm(size), same, block_size=size) for size in block_sizes)]
+    return [plain, *(arm(f"block {size}", same, block_size=size) for size in block_sizes)]
 
 
 def mlx_lm_arms(

@@ -63,7 +63,7 @@ def test_kernel_table(monkeypatch):
     launches = Launches()
     monkeypatch.setattr(mx.fast, "metal_kernel", launches)
     as_on_metal(monkeypatch)
-    monkeypatch.setattr(mac_kernels, "ROWS", (1, 8, 33))
+    monkeypatch.setattr(mac_kernels, "POSITIONS", (1, 8, 33))
     monkeypatch.setattr(mac_kernels, "DTYPES", (mx.float32,))
     monkeypatch.setattr(mac_kernels, "BITS", (None, 4))
     monkeypatch.setattr(mac_kernels, "CALLS", 2)
