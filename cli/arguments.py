@@ -3,17 +3,15 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, fields
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..engine.cache_options import CacheOptions
-from ..engine.penalties import Penalties
-from ..engine.sampling import Sampling
+from ..engine.option import OptionTable
 from ..errors import at_least_one
 from ..generation.options import Options
 from ..loading.known_drafter import choose_drafter
@@ -24,55 +22,69 @@ from ..measure.prompts import Prompt, prompt_tokens, read_prompts, select
 from ..measure.run import Case
 from .progress import Progress
 
-_GROUPS = {
-    "the target's cache": (CacheOptions,),
-    "sampling": (Sampling, Penalties),
-    "rounds and text": (Options,),
-}
 
-
-def add_generation_options(parser: argparse.ArgumentParser) -> None:
-    """Add all flags of the table of options, in groups."""
-    added: set[str] = set()
-    for title, tables in _GROUPS.items():
-        names = [f.name for table in tables for f in fields(table) if "help" in f.metadata]
-        add_options(parser.add_argument_group(title), (n for n in names if n not in added))
-        added |= set(names)
-
-
-def add_options(group: argparse._ArgumentGroup, names: Iterable[str], **defaults: object) -> None:
-    """Add the flags of some generation options.
+def add_options(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    table: type[OptionTable],
+    names: Collection[str] = (),
+    **defaults: object,
+) -> None:
+    """Add the flags of a table of options.
 
     Args:
-        group: gets them.
-        names: of fields of :class:`Options`.
+        parser: gets them, in the table's groups unless ``names`` are given.
+        table: such as :class:`Options`.
+        names: of its fields; all of them if there are none.
         defaults: where they are not the table's.
     """
-    table, hints = {f.name: f for f in fields(Options)}, get_type_hints(Options)
-    for name in names:
-        default = defaults.get(name, table[name].default)
-        flags = table[name].metadata.get("flags", (f"--{name.replace('_', '-')}",))
-        group.add_argument(*flags, dest=name, **_flag(table[name], hints[name], default))
+    groups, hints = {None: parser}, get_type_hints(table)
+    for option in fields(table):
+        if "help" not in option.metadata or (names and option.name not in names):
+            continue
+        title = None if names else option.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        flags = option.metadata.get("flags", (f"--{option.name.replace('_', '-')}",))
+        default = defaults.get(option.name, option.default)
+        groups[title].add_argument(
+            *flags, dest=option.name, **_flag(option, hints[option.name], default)
+        )
 
 
 def _flag(option: Field, hint: object, default: object) -> dict[str, Any]:
     """The arguments of ``add_argument`` for an option of type ``hint``."""
-    more = {k: v for k, v in option.metadata.items() if k not in ("flags", "unset")}
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    more = {k: v for k, v in option.metadata.items() if k in ("help", "metavar", "choices")}
     if hint is bool:
         return more | {"action": "store_false" if default else "store_true"}
     if default == ():
         return more | {"action": "append", "default": []}
-    shown = option.metadata.get("unset", "none") if default is None else default
-    more["help"] += f" (default: {shown})"
-    return more | {"type": _reader(hint), "default": default}
+    shown = option.metadata.get("unset") if default in (None, MISSING) else default
+    if shown is not None:
+        more["help"] += f" (default: {f'{shown:g}' if isinstance(shown, float) else shown})"
+    if kinds == [bool]:
+        return more | {"action": argparse.BooleanOptionalAction}
+    if default is MISSING:
+        return more | {"type": _reader(kinds), "required": True}
+    return more | {"type": _reader(kinds), "default": default}
 
 
-def _reader(hint: object) -> Callable[[str], object]:
-    """What makes a value of type ``hint`` of a flag's text."""
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
-    if get_origin(kinds[0]) is Mapping:
+def _reader(kinds: list[Any]) -> Callable[[str], object]:
+    """What makes a value of one of some types of a flag's text."""
+    origin = get_origin(kinds[0])
+    if origin is tuple:
+        return _whole_numbers
+    if origin is not None:
         return json_object
     return _number_or_word if kinds == [int, str] else kinds[0]
+
+
+def _whole_numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        wanted = f"must be whole numbers with commas between, not {text!r}"
+        raise argparse.ArgumentTypeError(wanted) from None
 
 
 def _number_or_word(text: str) -> int | str:

@@ -93,7 +93,7 @@ def _add_arm_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--num-draft-tokens", type=int, default=2, help="tokens it drafts (default: 2)"
     )
-    add_options(group, ("temp", "seed", "acceptance"), seed=0)
+    add_options(group, Options, ("temp", "seed", "acceptance"), seed=0)
 
 
 def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import json
 import sys
 
 from ..errors import UserError, counted
+from ..generation.options import Options
 from ..measure.arms import our_arms
 from ..measure.run import Run, measure
 from ..measure.score import Score, by_kind
@@ -38,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     group.add_argument(
         "--block-size", type=int, help="positions a round verifies (default: the drafter's)"
     )
-    add_options(group, ("temp", "top_p", "seed"))
+    add_options(group, Options, ("temp", "top_p", "seed"))
     group.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 

@@ -11,11 +11,12 @@ from ..engine.request import AUTO
 from ..errors import UserError
 from ..generation.auto_size import tune
 from ..generation.chat import chat_tokens
+from ..generation.options import Options
 from ..generation.response import GenerationResponse, report
 from ..generation.stream import stream_generate
 from .arguments import (
-    add_generation_options,
     add_model_options,
+    add_options,
     add_template_option,
     generation_options,
     load_pair,
@@ -36,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run)
     add_model_options(parser)
     _add_prompt_options(parser.add_argument_group("prompt"))
-    add_generation_options(parser)
+    add_options(parser, Options)
     parser.add_argument("--quiet", action="store_true", help="print the text alone")
 
 

@@ -3,6 +3,7 @@
 import argparse
 
 from ..errors import UserError
+from ..generation.options import Options
 from ..measure.arms import usable_block_sizes
 from ..measure.lossless import Check, check_texts, lossless_report, number_of_checks
 from .arguments import (
@@ -39,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         metavar="N,…",
         help="as in 2,8,auto (default: the drafter's own, and auto)",
     )
-    add_options(group, ("temp", "seed"), temp=0.8, seed=1)
+    add_options(group, Options, ("temp", "seed"), temp=0.8, seed=1)
     group.add_argument("--strict", action="store_true", help="exit with 1 at a near-tie as well")
 
 

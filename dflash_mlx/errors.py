@@ -16,13 +16,8 @@ class UserError(ValueError):
 
 def at_least_one(name: str, value: int) -> int:
     """The value of an option, checked to be a whole number above 0."""
-    return whole_number(name, value, 1)
-
-
-def whole_number(name: str, value: int, least: int) -> int:
-    """The value of an option, checked to be a whole number from ``least`` up."""
-    if not (isinstance(value, int) and value >= least):
-        raise UserError(f"`{name}` must be a whole number from {least} up, not {value}.")
+    if not (isinstance(value, int) and value > 0):
+        raise UserError(f"`{name}` must be a whole number from 1 up, not {value}.")
     return value
 
 

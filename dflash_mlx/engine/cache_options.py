@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START as QUANTIZED_START
@@ -11,17 +12,18 @@ from ..cache.adopt import describe, kv_caches, leaves
 from ..cache.protocol import StockCache
 from ..cache.quantized import KVQuantization
 from ..cache.ring import LARGEST_BLOCK
-from ..errors import UserError, at_least_one, counted, whole_number
+from ..errors import UserError, counted
 from ..loading.pair import Pair
 from ..target.target import Target
-from .option import option
+from .option import OptionTable, option
 
 GROUP_SIZE = 64
 _NO_ROTATION = "mlx-lm quantizes no rotating cache."
+_option = partial(option, group="the target's cache")
 
 
 @dataclass(frozen=True)
-class CacheOptions:
+class CacheOptions(OptionTable):
     """What the caller wants of the target's caches, with mlx-lm's names and meanings.
 
     Attributes:
@@ -33,27 +35,24 @@ class CacheOptions:
     """
 
     prompt_cache: list[StockCache] | None = None
-    max_kv_size: int | None = option(
+    max_kv_size: int | None = _option(
         None,
         "positions that a layer of the target keeps at most: the first 4 and the last ones",
         unset="all",
+        least=1,
     )
-    kv_bits: int | None = option(
-        None, "quantize the target's keys and values", unset="they are not"
+    kv_bits: int | None = _option(
+        None, "quantize the target's keys and values", unset="they are not", least=1
     )
-    kv_group_size: int = option(GROUP_SIZE, "group size of that quantization")
-    quantized_kv_start: int = option(
-        QUANTIZED_START, "positions from which on a cache is quantized"
+    kv_group_size: int = _option(GROUP_SIZE, "group size of that quantization", least=1)
+    quantized_kv_start: int = _option(
+        QUANTIZED_START, "positions from which on a cache is quantized", least=0
     )
 
     def __post_init__(self) -> None:
-        if self.max_kv_size is not None:
-            at_least_one("max_kv_size", self.max_kv_size)
-        if self.kv_bits is not None:
-            at_least_one("kv_bits", self.kv_bits)
-            at_least_one("kv_group_size", self.kv_group_size)
-            whole_number("quantized_kv_start", self.quantized_kv_start, 0)
-        elif (self.kv_group_size, self.quantized_kv_start) != (GROUP_SIZE, QUANTIZED_START):
+        super().__post_init__()
+        given = (self.kv_group_size, self.quantized_kv_start) != (GROUP_SIZE, QUANTIZED_START)
+        if self.kv_bits is None and given:
             raise UserError(
                 "`kv_group_size` and `quantized_kv_start` do nothing without `kv_bits`."
             )

@@ -8,16 +8,19 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 
-from ..errors import UserError, at_least_one
+from ..errors import UserError
 from .history import History
-from .option import check_number, option
+from .option import OptionTable, option
+
+_option = partial(option, group="sampling")
 
 
 @dataclass(frozen=True)
-class Penalties:
+class Penalties(OptionTable):
     """Settings with mlx-lm's names; None or 0 turns a penalty off.
 
     Attributes:
@@ -27,23 +30,19 @@ class Penalties:
         UserError: a value is out of its range.
     """
 
-    logit_bias: Mapping[int, float] | None = option(
-        None, "JSON object from token id to a number to add"
+    logit_bias: Mapping[int, float] | None = _option(
+        None, "JSON object from token id to a number to add", unset="none"
     )
-    repetition_penalty: float | None = option(None, "repetition penalty")
-    repetition_context_size: int = option(20, "tokens to look back")
-    presence_penalty: float | None = option(None, "presence penalty")
-    presence_context_size: int = option(20, "tokens to look back")
-    frequency_penalty: float | None = option(None, "frequency penalty")
-    frequency_context_size: int = option(20, "tokens to look back")
+    repetition_penalty: float | None = _option(None, "repetition penalty", unset="none", least=0)
+    repetition_context_size: int = _option(20, "tokens to look back", least=1)
+    presence_penalty: float | None = _option(None, "presence penalty", unset="none")
+    presence_context_size: int = _option(20, "tokens to look back", least=1)
+    frequency_penalty: float | None = _option(None, "frequency penalty", unset="none")
+    frequency_context_size: int = _option(20, "tokens to look back", least=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "logit_bias", _numbers_by_token(self.logit_bias or {}))
-        check_number("repetition_penalty", self.repetition_penalty or 0, 0)
-        check_number("presence_penalty", self.presence_penalty or 0)
-        check_number("frequency_penalty", self.frequency_penalty or 0)
-        for name in ("repetition", "presence", "frequency"):
-            at_least_one(f"{name}_context_size", getattr(self, f"{name}_context_size"))
 
     @property
     def look_back(self) -> bool:

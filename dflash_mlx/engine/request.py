@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..cache.quantized import KVQuantization
-from ..errors import UserError, at_least_one
+from ..errors import UserError
 from .cache_options import CacheOptions
 from .choose import LogitsProcessor
 from .option import check_callable, option
@@ -12,10 +13,11 @@ from .penalties import Penalties
 from .sampling import Sampling
 
 AUTO = "auto"
+_option = partial(option, group="rounds and text")
 
 
 @dataclass(frozen=True)
-class RoundOptions(Sampling, Penalties, CacheOptions):
+class RoundOptions(CacheOptions, Penalties, Sampling):
     """The options of rounds.
 
     Attributes:
@@ -31,33 +33,29 @@ class RoundOptions(Sampling, Penalties, CacheOptions):
         UserError: a value is out of its range.
     """
 
-    max_tokens: int = option(256, "tokens to emit, -1 for no limit", flags=("-m", "--max-tokens"))
-    draft: bool = option(True, "decode plainly, without loading a drafter", flags=("--no-draft",))
-    block_size: int | str | None = option(
+    max_tokens: int = _option(
+        256, "tokens to emit, -1 for no limit", flags=("-m", "--max-tokens"), least=-1
+    )
+    draft: bool = _option(True, "decode plainly, without loading a drafter", flags=("--no-draft",))
+    block_size: int | str | None = _option(
         AUTO,
         "positions a round verifies, anchor included; auto chooses for each round what is fastest "
         "for this text on this machine, plain decoding included (the first use of a pair measures "
         "that for some seconds)",
         metavar="{auto,N}",
     )
-    prefill_step_size: int = option(2048, "prompt tokens a pass")
+    prefill_step_size: int = _option(2048, "prompt tokens a pass", least=1)
     logits_processors: Sequence[LogitsProcessor] | None = None
     logprobs: bool = False
     prompt_progress_callback: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
-        for base in (Sampling, Penalties, CacheOptions):
-            base.__post_init__(self)
-        if not isinstance(self.max_tokens, int) or self.max_tokens < -1:
-            raise UserError(
-                f"`max_tokens` must be -1 (no limit) or from 0 up, not {self.max_tokens}."
-            )
+        super().__post_init__()
         size = self.block_size
         if size not in (AUTO, None) and not (isinstance(size, int) and size > 0):
             raise UserError(
                 f"`block_size` must be {AUTO!r} or a whole number from 1 up, not {size!r}."
             )
-        at_least_one("prefill_step_size", self.prefill_step_size)
         processors = self.logits_processors or ()
         if not isinstance(processors, Sequence) or not all(map(callable, processors)):
             raise UserError(f"`logits_processors` cannot be called: {processors!r}.")

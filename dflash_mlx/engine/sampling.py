@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from ..errors import UserError, whole_number
-from .option import check_callable, check_number, option
+from ..errors import UserError
+from .option import OptionTable, check_callable, option
 
-ACCEPTANCE = ("coupled", "rejection")
+_option = partial(option, group="sampling")
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(OptionTable):
     """Sampling settings, with mlx-lm's names and meanings.
 
     Attributes:
@@ -28,32 +29,26 @@ class Sampling:
         UserError: a value is out of its range.
     """
 
-    temp: float = option(0.0, "temperature; 0 is greedy")
-    top_p: float = option(0.0, "nucleus mass; 0 keeps all")
-    top_k: int = option(0, "tokens to keep; 0 keeps all")
-    min_p: float = option(0.0, "least probability relative to the best token")
-    seed: int | None = option(None, "seed of the sampling", unset="a random one")
-    acceptance: str = option(
+    temp: float = _option(0.0, "temperature; 0 is greedy")
+    top_p: float = _option(0.0, "nucleus mass; 0 keeps all", least=0, most=1)
+    top_k: int = _option(0, "tokens to keep; 0 keeps all", least=0)
+    min_p: float = _option(0.0, "least probability relative to the best token", least=0, most=1)
+    seed: int | None = _option(
+        None, "seed of the sampling", unset="a random one", least=0, most=2**64 - 1
+    )
+    acceptance: str = _option(
         "coupled",
         "coupled: the text equals plain sampling with the same seed; rejection: accepts more, "
         "equal in distribution",
-        choices=ACCEPTANCE,
+        choices=("coupled", "rejection"),
     )
     sampler: Callable[[mx.array], mx.array] | None = None
 
     def __post_init__(self) -> None:
-        # Beyond, a score times the reciprocal is not a float32 number.
-        if self.temp != 0:
-            check_number("temp", self.temp, 1e-30, 1e30)
-        check_number("top_p", self.top_p, 0, 1)
-        check_number("min_p", self.min_p, 0, 1)
-        whole_number("top_k", self.top_k, 0)
-        if self.seed is not None and whole_number("seed", self.seed, 0) >= 2**64:
-            raise UserError(f"`seed` must be below 2**64, not {self.seed}.")
-        if self.acceptance not in ACCEPTANCE:
-            raise UserError(
-                f"`acceptance` must be one of {', '.join(ACCEPTANCE)}, not {self.acceptance!r}."
-            )
+        super().__post_init__()
+        if self.temp != 0 and not 1e-30 <= self.temp <= 1e30:
+            # Beyond, a score times the reciprocal is not a float32 number.
+            raise UserError(f"`temp` must be 0 or between 1e-30 and 1e30, not {self.temp}.")
         check_callable("sampler", self.sampler)
         if self.sampler is None:
             return

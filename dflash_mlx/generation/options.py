@@ -28,7 +28,9 @@ class Options(RoundOptions):
         UserError: a value is out of its range.
     """
 
-    stop: str | Sequence[str] = option((), "a string that ends the text; repeatable")
+    stop: str | Sequence[str] = option(
+        (), "a string that ends the text; repeatable", group="rounds and text"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
