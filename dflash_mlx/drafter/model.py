@@ -22,9 +22,20 @@ from .projections import split_linear, stack_linears
 from .rope import norm_rope, norm_weights
 from .selector import CandidateSelector
 
-# Hidden states come near the largest float16 number, and their sums go beyond it. The norm after
-# the sums makes nothing of a factor before them.
+# Hidden states come near the largest float16 number, and their sums go beyond it. A power of two
+# before a sum loses nothing: the norm after it makes nothing of it, or float32 takes it back.
 _FLOAT16_SCALE = 2.0**-6
+
+
+def _into_residual(linear: nn.Module, x: mx.array) -> mx.array:
+    """``linear(x)``, in float32 where float16 might not hold it: then so is the residual."""
+    if x.dtype != mx.float16 or "bias" in linear:
+        return linear(x)
+    return linear(x * _FLOAT16_SCALE).astype(mx.float32) / _FLOAT16_SCALE
+
+
+def _normed(norm: nn.RMSNorm, x: mx.array) -> mx.array:
+    return norm(x).astype(norm.weight.dtype)
 
 
 class Attention(nn.Module):
@@ -53,7 +64,7 @@ class Attention(nn.Module):
         q, k, v = self.block_heads(self.q_proj(x), self.kv_proj(x), context.offset)
         k, v = context.update_and_fetch(k, v)
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask=mask)
-        return self.o_proj(out.transpose(0, 2, 1, 3).reshape(B, n, -1))
+        return _into_residual(self.o_proj, out.transpose(0, 2, 1, 3).reshape(B, n, -1))
 
 
 class MLP(nn.Module):
@@ -65,7 +76,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+        return _into_residual(self.down_proj, swiglu(self.gate_proj(x), self.up_proj(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -83,9 +94,9 @@ class DecoderLayer(nn.Module):
         def attend(h: mx.array) -> mx.array:
             return self.self_attn(h, mask, context)
 
-        h = self.input_layernorm(x)
+        h = _normed(self.input_layernorm, x)
         x = x + (self.attention_conv(attend, h) if "attention_conv" in self else attend(h))
-        h = self.post_attention_layernorm(x)
+        h = _normed(self.post_attention_layernorm, x)
         return x + (self.mlp_conv(self.mlp, h) if "mlp_conv" in self else self.mlp(h))
 
 
@@ -211,4 +222,4 @@ class Drafter(nn.Module):
         masks = {sees: sees.mask(cache, x.shape[1]) for sees, cache in kinds.items()}
         for layer, sees, cache in zip(self.layers, self._visibility, context, strict=True):
             x = layer(x, masks[sees], cache)
-        return self.norm(x)
+        return _normed(self.norm, x)

@@ -95,6 +95,28 @@ def test_rounds_with_rejected_rows(changes, first):
             assert np.abs(hidden - expected).max() < 1e-4
 
 
+@pytest.mark.parametrize("changes", [{}, CASES["bias"], CASES["convolutions"]])
+def test_a_float16_residual_may_be_larger_than_float16(changes):
+    hidden = {}
+    for dtype in (mx.float32, mx.float16):
+        drafter, _ = made(changes)
+        # Finite numbers, whose products are beyond 65504.
+        drafter.layers[0].mlp.down_proj.weight[0] *= 30_000
+        drafter.set_dtype(dtype)
+        drafter.stack_context()
+        context = drafter.make_context(mx.array([0], mx.int32))
+        for cache in context:
+            cache.reserve(16)
+        features = mx.random.normal((1, 6, 64), key=mx.random.key(1))
+        drafter.write_context(features, context)
+        for cache in context:
+            cache.offset = cache.offset + 6
+        x = mx.random.normal((1, 8, 32), key=mx.random.key(2))
+        hidden[dtype] = drafter(x, context)
+        assert hidden[dtype].dtype == dtype
+    assert mx.allclose(hidden[mx.float16].astype(mx.float32), hidden[mx.float32], atol=0.05)
+
+
 def test_the_rings_memory_does_not_grow():
     drafter, _ = made(CASES["row"])
     context = drafter.make_context(mx.array([0], mx.int32))
