@@ -36,16 +36,16 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of one sequence, ``N`` of ``b`` rows each, in the order of their anchors.
+    """Blocks of one sequence, ``N`` of ``b`` positions each, in the order of their anchors.
 
-    Row ``k`` of a block stands at ``anchor + k`` and predicts the token at its own position.
+    Position ``k`` of a block is ``anchor + k`` in the text; it predicts the token there.
 
     Attributes:
         anchors: ``[N]`` int32.
-        given: ``[N]`` int32, how many leading rows hold the text's own tokens, anchor included;
-            the rest hold the mask token.
-        tokens: ``[N, b]`` int32, the text at the rows' positions; 0 past its end.
-        active: ``[N, b]`` bool, the rows with a loss: not given, in the text, and supervised.
+        given: ``[N]`` int32, how many leading positions hold the text's own tokens, anchor
+            included; the rest hold the mask token.
+        tokens: ``[N, b]`` int32, the text at these positions; 0 past its end.
+        active: ``[N, b]`` bool, those with a loss: not given, in the text, and supervised.
     """
 
     anchors: np.ndarray
@@ -58,8 +58,7 @@ class Blocks:
 
     def part(self, begin: int, end: int) -> "Blocks":
         """The blocks from ``begin`` to before ``end``."""
-        rows = slice(begin, end)
-        return Blocks(self.anchors[rows], self.given[rows], self.tokens[rows], self.active[rows])
+        return Blocks(*(x[begin:end] for x in vars(self).values()))
 
 
 def make_blocks(
@@ -68,12 +67,12 @@ def make_blocks(
     """The blocks at ``anchors``, which are ascending; ``given`` is 1 each unless said."""
     length = len(sequence.tokens)
     given = np.ones(len(anchors), np.int32) if given is None else given
-    rows = np.arange(block_size)
-    positions = anchors[:, None] + rows
+    within = np.arange(block_size)
+    positions = anchors[:, None] + within
     inside = positions < length
     clipped = np.minimum(positions, length - 1)
     tokens = np.where(inside, sequence.tokens[clipped], 0)
-    active = inside & sequence.supervised[clipped] & (rows >= given[:, None])
+    active = inside & sequence.supervised[clipped] & (within >= given[:, None])
     return Blocks(anchors.astype(np.int32), given, tokens.astype(np.int32), active)
 
 
@@ -88,12 +87,12 @@ def sample_blocks(
 
     Args:
         sequence: has at least one anchor.
-        block_size: rows of a block, anchor included.
+        block_size: anchor included.
         count: how many anchors to draw, without replacement.
         random: draws them.
         prefixes: give every second block some of its true tokens, as a second draft pass sees
-            it: ``l`` rows in all, from 2 up, with probability proportional to ``0.9 ** l``; near
-            an answer's end fewer, so that every block has an active row.
+            it: ``l`` of them in all, from 2 up, with probability proportional to ``0.9 ** l``; near
+            an answer's end fewer, so that every block has an active position.
     """
     anchors = sequence.anchors()
     if len(anchors) > count:

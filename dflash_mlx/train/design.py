@@ -79,8 +79,8 @@ def new_drafter(config: DrafterConfig, target: Target, seed: int) -> Drafter:
     mx.random.seed(seed)
     drafter = Drafter(config)
     if config.has_mask_embedding:
-        rows = target.embedding(mx.arange(target.vocab_size)).astype(mx.float32)
-        drafter.mask_embedding = rows.mean(axis=0)
+        table = target.embedding(mx.arange(target.vocab_size)).astype(mx.float32)
+        drafter.mask_embedding = table.mean(axis=0)
     for layer in drafter.layers if config.conv_kernel_size else ():
         for convolution in (layer.attention_conv, layer.mlp_conv):
             convolution.base_kernel[:, 0] = 1.0

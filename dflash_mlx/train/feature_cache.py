@@ -1,6 +1,7 @@
 """The target's features of a text: computed when needed, or kept on disk up to a bound."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -14,10 +15,11 @@ from .learner import Encoding, Learner
 _HEADER = 512
 
 
+@dataclass
 class FeatureCache:
     """Gives what the target says about a sequence, each time the same numbers.
 
-    Args:
+    Attributes:
         learner: computes them.
         folder: keeps them, one file a sequence; None computes them anew each time. Processes
             share it: another one may ask for the sequence in the next epoch.
@@ -31,44 +33,43 @@ class FeatureCache:
         UserError: a file is damaged, or cannot be written.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        folder: Path | None = None,
-        limit: int = 0,
-        rank: int = 0,
-        processes: int = 1,
-    ):
-        self._learner, self._folder, self._rank = learner, folder, rank
+    learner: Learner
+    folder: Path | None = None
+    limit: int = 0
+    rank: int = 0
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        learner, folder = self.learner, self.folder
         distils = learner.objective.loss == "kl"
         # What is there may be of another kind, of a run whose options were changed.
         self._kind = f"{learner.config.target_layer_ids} {learner.dtype} {distils}".encode()
         if folder is not None:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in folder.glob("*.partial*") if rank == 0 else ():
+            for unfinished in folder.glob("*.partial*") if self.rank == 0 else ():
                 unfinished.unlink()
             whole = [file for file in folder.iterdir() if ".partial" not in file.name]
-            self._room = (limit - sum(file.stat().st_size for file in whole)) / processes
+            self._room = (self.limit - sum(file.stat().st_size for file in whole)) / self.processes
 
     def __call__(self, sequence: Sequence) -> Encoding:
-        if self._folder is None:
-            return self._learner.encode(mx.array(sequence.tokens))
+        if self.folder is None:
+            return self.learner.encode(mx.array(sequence.tokens))
         name = hashlib.sha256(self._kind + sequence.tokens.tobytes()).hexdigest()[:32]
-        path = self._folder / f"{name}.safetensors"
+        path = self.folder / f"{name}.safetensors"
         if path.exists():
             try:
                 arrays = mx.load(str(path))
             except RuntimeError as error:
                 raise UserError(f"{path} is damaged ({error}); remove it.") from error
             return Encoding(arrays["taps"], arrays.get("hidden"))
-        encoding = self._learner.encode(mx.array(sequence.tokens))
+        encoding = self.learner.encode(mx.array(sequence.tokens))
         arrays = {"taps": encoding.features}
         if encoding.hidden is not None:
             arrays["hidden"] = encoding.hidden
         if sum(array.nbytes for array in arrays.values()) + _HEADER <= self._room:
             # A file that was cut short must not be taken for a whole one.
-            with replacing(path, str(self._rank)) as partial:
+            with replacing(path, str(self.rank)) as partial:
                 mx.save_safetensors(str(partial), arrays)
                 self._room -= partial.stat().st_size
         return encoding

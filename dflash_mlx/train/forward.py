@@ -180,17 +180,17 @@ def visible(sees: Visibility, anchors: mx.array, block_size: int, keys: int) -> 
         block_size: positions of a block.
         keys: context positions.
     """
-    row, key = mx.arange(block_size), mx.arange(keys)
+    at, key = mx.arange(block_size), mx.arange(keys)
     anchor = anchors[:, None, None]
     before = key < anchor
     own = mx.ones((block_size, block_size), mx.bool_)
     if sees.causal:
-        own = own & (row <= row[:, None])
+        own = own & (at <= at[:, None])
     if sees.window is not None and sees.rule == "anchor":
         before = before & (key >= anchor - sees.window)
     elif sees.window is not None:
-        before = before & (key > anchor + row[:, None] - sees.window)
-        own = own & (mx.abs(row[:, None] - row) < sees.window)
+        before = before & (key > anchor + at[:, None] - sees.window)
+        own = own & (mx.abs(at[:, None] - at) < sees.window)
     shape = (len(anchors), block_size)
     return mx.concatenate(
         [mx.broadcast_to(before, (*shape, keys)), mx.broadcast_to(own, (*shape, block_size))],

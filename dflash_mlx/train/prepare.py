@@ -1,7 +1,7 @@
 """The sequences of a training: read, invented, answered by the target, split."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import mlx.nn as nn
 import numpy as np
@@ -69,10 +69,11 @@ def _none_left(held_out: int, of: int) -> UserError:
     )
 
 
+@dataclass
 class Preparation:
     """Makes the sequences to train on and those to evaluate on.
 
-    Args:
+    Attributes:
         model: the target, as mlx-lm loads it.
         tokenizer: the target's.
         recipe: of the training.
@@ -84,19 +85,17 @@ class Preparation:
         UserError: the target cannot invent prompts.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        tokenizer: TokenizerWrapper,
-        recipe: Recipe,
-        data: tuple[list[Example], list[Example]],
-        world: World,
-        say: Callable[[str], None],
-    ):
-        self._author = Author(model, tokenizer, recipe, world.is_first)
-        self._recipe, self._data, self._world, self._say = recipe, data, world, say
-        self._encoder = Encoder(tokenizer, recipe.template_options)
-        self._opening = opening(tokenizer) if recipe.self_prompts else []
+    model: nn.Module
+    tokenizer: TokenizerWrapper
+    recipe: Recipe
+    data: tuple[list[Example], list[Example]]
+    world: World
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._author = Author(self.model, self.tokenizer, self.recipe, self.world.is_first)
+        self._encoder = Encoder(self.tokenizer, self.recipe.template_options)
+        self._opening = opening(self.tokenizer) if self.recipe.self_prompts else []
 
     def sequences(self) -> tuple[list[Sequence], list[Sequence]]:
         """To train on, and held out.
@@ -105,12 +104,12 @@ class Preparation:
             UserError: there is too little data, or an example cannot be used.
             PeerStopped: another process has said that.
         """
-        agree = self._world.agree
-        given, valid = self._data
-        if self._recipe.self_prompts:
-            path = self._recipe.folder / "prompts.jsonl"
-            inventor = replace(self._author, recipe=replace(self._recipe, **INVENTING))
-            self._world.first(lambda: inventor.prompts(self._opening, path))
+        agree = self.world.agree
+        given, valid = self.data
+        if self.recipe.self_prompts:
+            path = self.recipe.folder / "prompts.jsonl"
+            inventor = replace(self._author, recipe=replace(self.recipe, **INVENTING))
+            self.world.first(lambda: inventor.prompts(self._opening, path))
             given = given + agree(lambda: read_examples(path))
         train, valid = agree(lambda: [self._encoded(part) for part in (given, valid)])
         found = self._with_answers(*train, "answers-train.jsonl")
@@ -119,18 +118,18 @@ class Preparation:
 
     def _encoded(self, examples: list[Example]) -> tuple[list[Sequence], list[list[int]]]:
         """The examples learned as they are, and the questions that the target is to answer."""
-        ask = [x for x in examples if _is_asked(x, self._recipe)]
-        keep = [x for x in examples if not _is_asked(x, self._recipe)]
+        ask = [x for x in examples if _is_asked(x, self.recipe)]
+        keep = [x for x in examples if not _is_asked(x, self.recipe)]
         if any(x.messages for x in keep):
-            self._say(
+            self.say(
                 "The answers in the data are learned as they are; a drafter learns its target "
                 "better from the target's own (--regenerate)."
             )
-        room = self._recipe.max_seq_length
+        room = self.recipe.max_seq_length
         questions = [self._encoder.question(x) for x in ask]
         short = [tokens for tokens in questions if len(tokens) < room]
         if long := len(questions) - len(short):
-            self._say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
+            self.say(f"Left out {counted(long, 'prompt')} of {counted(room, 'token')} or more.")
         if questions and not short:
             raise UserError(
                 f"All prompts have {counted(room, 'token')} or more; raise --max-seq-length."
@@ -142,39 +141,39 @@ class Preparation:
     ) -> list[Sequence]:
         """What is kept, and the target's answers: written by the first process, or read."""
 
-        path = self._recipe.folder / name
+        path = self.recipe.folder / name
 
         def write() -> list[Sequence]:
             return self._author.answers(questions, self._encoder.end_token(), path)
 
-        return kept + self._world.in_turn(write) if questions else kept
+        return kept + self.world.in_turn(write) if questions else kept
 
     def _split(
         self, found: list[Sequence], valid: list[Sequence]
     ) -> tuple[list[Sequence], list[Sequence]]:
-        found, count = self._usable(found), self._recipe.held_out
+        found, count = self._usable(found), self.recipe.held_out
         if valid:
             valid = self._usable(valid)
             if count is not None and len(valid) < count:
                 held_out = counted(len(valid), "sequence")
-                self._say(f"valid.jsonl has only {held_out} to hold out, not {count}.")
+                self.say(f"valid.jsonl has only {held_out} to hold out, not {count}.")
             return found, valid
         if count is None:
             count = min(max(1, round(len(found) / 20)), MOST_HELD_OUT)
         if count >= len(found):
             raise _none_left(count, len(found))
-        order = np.random.default_rng([self._recipe.seed, 2]).permutation(len(found))
+        order = np.random.default_rng([self.recipe.seed, 2]).permutation(len(found))
         return [found[i] for i in order[count:]], [found[i] for i in order[:count]]
 
     def _usable(self, sequences: list[Sequence]) -> list[Sequence]:
         """The sequences cut to length, without those that are too short."""
-        room = self._recipe.max_seq_length
+        room = self.recipe.max_seq_length
         cut = [Sequence(s.tokens[:room], s.supervised[:room]) for s in sequences]
         # A single supervised token would be an anchor's only draft: nothing of a block to learn.
         usable = [s for s in cut if s.supervised[1:].sum() > 1]
         if dropped := len(cut) - len(usable):
             left = counted(dropped, "sequence")
-            self._say(f"Left out {left} with fewer than two tokens of an answer.")
+            self.say(f"Left out {left} with fewer than two tokens of an answer.")
         if not usable:
             raise UserError(
                 f"Of {counted(len(cut), 'sequence')}, none has two tokens of an answer within the "

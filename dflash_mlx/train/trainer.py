@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -29,10 +30,11 @@ from .world import World
 LINE_EVERY = 10
 
 
+@dataclass
 class Trainer:
     """Trains until the steps are taken, the time is over, or τ gets no better.
 
-    Args:
+    Attributes:
         learner: computes gradients.
         source: what the target says about a sequence.
         sequences: to train on; each has an anchor.
@@ -43,27 +45,24 @@ class Trainer:
         world: the processes that take part.
         output: gets the parameters to be kept: the best by τ, or without evaluation the last.
         say: called with a line for the user.
+        longest_silence: seconds after which a line comes sooner than after ten steps.
     """
 
-    # Seconds after which a line comes sooner.
-    longest_silence = 30.0
+    learner: Learner
+    source: FeatureCache
+    sequences: list[Sequence]
+    held_out: list[Sequence]
+    recipe: Recipe
+    world: World
+    output: Output
+    say: Callable[[str], None]
+    longest_silence: float = 30.0
 
-    def __init__(
-        self,
-        learner: Learner,
-        source: FeatureCache,
-        sequences: list[Sequence],
-        held_out: list[Sequence],
-        recipe: Recipe,
-        world: World,
-        output: Output,
-        say: Callable[[str], None],
-    ):
-        self.learner, self.recipe = learner, recipe
-        self.sequences, self.held_out = sequences, held_out
-        self._source, self._world, self._output, self._say = source, world, output, say
-        schedule = warmup_cosine(recipe.learning_rate, recipe.steps, recipe.warmup)
-        self.updater = Updater(learner.parameters(), schedule, recipe.clip, recipe.weight_decay)
+    def __post_init__(self) -> None:
+        recipe = self.recipe
+        rate = warmup_cosine(recipe.learning_rate, recipe.steps, recipe.warmup)
+        parameters = self.learner.parameters()
+        self.updater = Updater(parameters, rate, recipe.clip, recipe.weight_decay)
         self.progress = Progress()
         self.log: Log | None = None
         self._begun = self._reported = 0.0
@@ -78,7 +77,7 @@ class Trainer:
             UserError: the loss is no longer a number, or the checkpoint is of other weights.
             PeerStopped: the first process has said that.
         """
-        resume = self._world.agree(self._restore)
+        resume = self.world.agree(self._restore)
         self._begun = self._reported = time.perf_counter()
         if not resume:
             self._evaluate()
@@ -96,8 +95,8 @@ class Trainer:
             if last or over or self.progress.step % self.recipe.save_every == 0:
                 self._save()
             reason = over or reason
-        if self._world.is_first:
-            self._output.write_card(self.log)
+        if self.world.is_first:
+            self.output.write_card(self.log)
         return reason
 
     def _restore(self) -> bool:
@@ -106,7 +105,7 @@ class Trainer:
         if resume:
             self.progress = restore_checkpoint(self.recipe.folder, self.updater)
         # The log of a process that does not speak stays out of the way of the first one's.
-        name = "log.jsonl" if self._world.is_first else f"log-{self._world.rank}.jsonl"
+        name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
         self.log = Log(self.recipe.folder / name, self.progress.step if resume else None)
         return resume
 
@@ -128,23 +127,23 @@ class Trainer:
         begun = time.perf_counter()
         sums, config = Sums.zero(), self.learner.config
         batch, anchors = self.batch(self.progress.step), self.recipe.anchors
-        for place, sequence in self._world.share(batch):
+        for place, sequence in self.world.share(batch):
             random, twice = self._random(1, place), config.draft_passes == 2
             blocks = sample_blocks(sequence, config.block_size, anchors, random, twice)
-            self.learner.add(self.updater.parameters, self._source(sequence), blocks, sums)
-        sums = self._world.average(sums)
+            self.learner.add(self.updater.parameters, self.source(sequence), blocks, sums)
+        sums = self.world.average(sums)
         loss, weight, positions, correct = sums.scalars
         if weight.item() == 0:
             # A drafter of fewer tokens than the target's may know none of these.
             self.progress.step += 1
-            self._say(f"step {self.progress.step}: nothing to learn; the weights stay as they are")
+            self.say(f"step {self.progress.step}: nothing to learn; the weights stay as they are")
             return
         norm = self.updater.update({k: g / weight for k, g in sums.gradients.items()})
         loss = (loss / weight).item()
         self.progress.step += 1
         if not np.isfinite(loss) or not np.isfinite(norm.item()):
             # All processes find it; the first says so.
-            self._world.first(lambda: self._fail(loss))
+            self.world.first(lambda: self._fail(loss))
         tokens = sum(len(sequence.tokens) for _, sequence in batch)
         self.log.add(
             step=self.progress.step,
@@ -177,7 +176,7 @@ class Trainer:
             seconds = sum(e["seconds"] for e in recent)
             rate = sum(e["tokens"] for e in recent) / seconds
             loss = sum(e["loss"] for e in recent) / len(recent)
-            self._say(
+            self.say(
                 f"step {step}/{self.recipe.steps}: loss {loss:.4f}, "
                 f"accuracy {recent[-1]['accuracy']:.3f}, "
                 f"learning rate {recent[-1]['learning_rate']:.2e}, {rate:.0f} tokens/s"
@@ -190,10 +189,10 @@ class Trainer:
             if progress.step:
                 self._keep()
             return
-        share = self._world.share(self.held_out)
-        quiet = None if self._world.is_first else True
+        share = self.world.share(self.held_out)
+        quiet = None if self.world.is_first else True
         bar = tqdm(share, "Evaluating", unit="text", delay=2.0, leave=False, disable=quiet)
-        mine = evaluate(self.learner, self.updater.parameters, self._source, bar)
+        mine = evaluate(self.learner, self.updater.parameters, self.source, bar)
         result = self._together(mine)
         accuracy = [round(a, 4) for a in result.accuracy]
         self.log.add(
@@ -203,7 +202,7 @@ class Trainer:
             position_accuracy=accuracy,
         )
         positions = " ".join(f"{a:.2f}" for a in accuracy)
-        self._say(
+        self.say(
             f"step {progress.step}: held-out loss {result.mean_loss:.4f}, simulated τ "
             f"{result.tau:.3f}, accuracy by position {positions}"
         )
@@ -217,18 +216,18 @@ class Trainer:
     def _together(self, mine: Evaluation) -> Evaluation:
         """The evaluation of all processes' sequences."""
         counts = mx.array(mine.counts.astype(np.float32))
-        return Evaluation(np.array(self._world.total(counts), np.float64))
+        return Evaluation(np.array(self.world.total(counts), np.float64))
 
     def _keep(self) -> None:
-        if self._world.is_first:
+        if self.world.is_first:
             tau = self.progress.best_tau if self.held_out else None
-            self._output.write(self.updater.parameters, self.log, self.progress.step, tau)
+            self.output.write(self.updater.parameters, self.log, self.progress.step, tau)
 
     def _is_over(self) -> str:
         """Why training stops here, or nothing."""
         limit = self.recipe.time_limit
         minutes = (time.perf_counter() - self._begun) / 60
-        if limit is not None and self._world.any(minutes > limit):
+        if limit is not None and self.world.any(minutes > limit):
             return "time"
         return "patience" if self._is_out_of_patience() else ""
 
@@ -236,4 +235,4 @@ class Trainer:
         return 0 < self.recipe.patience <= self.progress.worse
 
     def _save(self) -> None:
-        self._world.first(lambda: save_checkpoint(self.recipe.folder, self.updater, self.progress))
+        self.world.first(lambda: save_checkpoint(self.recipe.folder, self.updater, self.progress))

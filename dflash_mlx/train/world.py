@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import mlx.core as mx
-from mlx.nn.utils import average_gradients
-from mlx.utils import tree_flatten, tree_unflatten
 
 from ..errors import UserError
 from .learner import Sums
@@ -46,11 +44,8 @@ class World:
         """The mean of all processes' sums; ratios of them are those of the whole batch."""
         if self.size == 1:
             return sums
-        # MLX averages a tree, which it would make of the dotted names by itself.
-        tree = average_gradients(tree_unflatten(list(sums.gradients.items())), self._group)
-        mean = dict(tree_flatten(tree))
-        scalars = self.total(sums.scalars) / self.size
-        return Sums({k: mean[k] for k in sums.gradients}, scalars)
+        gradients = {k: self.total(v) / self.size for k, v in sums.gradients.items()}
+        return Sums(gradients, self.total(sums.scalars) / self.size)
 
     def total(self, numbers: mx.array) -> mx.array:
         """The sum over all processes; waits for them."""
