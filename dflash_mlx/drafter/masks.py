@@ -5,7 +5,6 @@ from typing import Literal
 
 import mlx.core as mx
 
-from ..cache.protocol import ContextBuffer
 from .config import DrafterConfig
 
 
@@ -23,14 +22,20 @@ class Visibility:
     rule: Literal["row", "anchor"]
     causal: bool
 
-    def mask(self, context: ContextBuffer, n: int) -> mx.array:
-        """Mask of the next ``n`` rows over the buffer's view, ``[B, 1, 1 or n, view]`` bool.
+    def mask(self, anchor: mx.array, n: int, positions: mx.array, start: mx.array) -> mx.array:
+        """Mask of a block of ``n`` over keys, ``[B, 1, 1 or n, keys]`` bool.
 
         One row stands for all of them where they see the same.
+
+        Args:
+            anchor: ``[B]`` int32, where the block begins.
+            n: its size.
+            positions: ``[B, keys]`` int32, those of the keys.
+            start: ``[B]`` int32, the first position that is one.
         """
-        anchor = context.offset[:, None, None, None]
-        key = context.positions(n)[:, None, None]
-        mask = (key < anchor + n) & (key >= context.start[:, None, None, None])
+        anchor, start = anchor[:, None, None, None], start[:, None, None, None]
+        key = positions[:, None, None]
+        mask = (key < anchor + n) & (key >= start)
         row = anchor + mx.arange(n)[:, None]
         if self.causal:
             mask = mask & (key <= row)

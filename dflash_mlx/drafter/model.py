@@ -5,7 +5,8 @@ is ``hidden_norm(fc(features))`` without any per-layer norm. Everything else is 
 configuration. Parameter names mirror the checkpoint.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -90,10 +91,7 @@ class DecoderLayer(nn.Module):
             self.attention_conv = DynamicConvolution(config)
             self.mlp_conv = DynamicConvolution(config)
 
-    def __call__(self, x: mx.array, mask: mx.array, context: ContextBuffer) -> mx.array:
-        def attend(h: mx.array) -> mx.array:
-            return self.self_attn(h, mask, context)
-
+    def __call__(self, x: mx.array, attend: Callable[[mx.array], mx.array]) -> mx.array:
         h = _normed(self.input_layernorm, x)
         x = x + (self.attention_conv(attend, h) if "attention_conv" in self else attend(h))
         h = _normed(self.post_attention_layernorm, x)
@@ -190,14 +188,14 @@ class Drafter(nn.Module):
             features: ``[B, n, taps * target_hidden]``, or ``[B, n, target_hidden]`` without taps.
             context: one buffer a layer, all at the same offset.
         """
-        c = self._combined(features)
+        c = self.combine(features)
         # Iterating splits them into views, where an index would launch a gather each.
         for cache, keys, values in zip(
             context, *self.context_kv(c, context[0].offset), strict=True
         ):
             cache.write(keys, values)
 
-    def _combined(self, features: mx.array) -> mx.array:
+    def combine(self, features: mx.array) -> mx.array:
         """What every layer projects, ``[B, n, hidden]``: the norm of the taps' combination."""
         norm, scale = self.hidden_norm, 1.0
         if self.dtype == mx.float16:
@@ -218,8 +216,11 @@ class Drafter(nn.Module):
             context: context K/V; the block's own K and V are written at its offset.
         """
         x = x.astype(self.dtype)
-        kinds = dict(zip(self._visibility, context, strict=True))
-        masks = {sees: sees.mask(cache, x.shape[1]) for sees, cache in kinds.items()}
+        n, kinds = x.shape[1], dict(zip(self._visibility, context, strict=True))
+        masks = {
+            sees: sees.mask(cache.offset, n, cache.positions(n), cache.start)
+            for sees, cache in kinds.items()
+        }
         for layer, sees, cache in zip(self.layers, self._visibility, context, strict=True):
-            x = layer(x, masks[sees], cache)
+            x = layer(x, partial(layer.self_attn, mask=masks[sees], context=cache))
         return _normed(self.norm, x)

@@ -5,13 +5,15 @@ over its parameters as they are loaded, before its projections are stacked, so t
 them. The context K/V of a sequence are computed once and shared by all of its blocks.
 """
 
+from functools import partial
+
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from ..cache.linear import round_up
-from ..drafter.masks import Visibility, layer_visibility
-from ..drafter.model import DecoderLayer, Drafter
+from ..drafter.masks import layer_visibility
+from ..drafter.model import Attention, Drafter
 from ..drafter.rope import norm_rope, norm_weights
 from ..errors import UserError
 from ..target.target import Target
@@ -54,14 +56,10 @@ class BlockForward:
         Args:
             features: ``[S, taps * target_hidden]``, of the sequence from its first token on.
         """
-        drafter, c = self.drafter, features
-        if "hidden_dim_adapter" in drafter:
-            taps = c.reshape(len(c), -1, self.config.target_hidden_size)
-            c = drafter.hidden_dim_adapter(taps).reshape(len(c), -1)
-        c = drafter.hidden_norm(drafter.fc(c) if "fc" in drafter else c)
+        c = self.drafter.combine(features[None])[0]
         start = mx.zeros((1,), mx.int32)
         context = []
-        for attention in (layer.self_attn for layer in drafter.layers):
+        for attention in (layer.self_attn for layer in self.drafter.layers):
             # A layer's two gradients are summed first, and then those of the layers.
             x = c[None]
             keys = self._heads(attention.k_proj(x), attention.k_norm, start)
@@ -73,10 +71,18 @@ class BlockForward:
         """Hidden states ``[N, b - 1, hidden]`` after the final norm, without the anchors'."""
         anchors, x = mx.array(blocks.anchors), self._embed(blocks)
         keys = min(round_up(int(blocks.anchors[-1]) + 1, CONTEXT_STEP), context[0][0].shape[1])
+        block_size = x.shape[1]
+        # Context is visible strictly before the anchor: the target's features at the anchor do not
+        # exist yet when the block is drafted. What is not yet there stands before the start. Other
+        # blocks are no keys at all.
+        before = mx.where(mx.arange(keys) < anchors[:, None], mx.arange(keys), -1)
+        positions = mx.concatenate([before, anchors[:, None] + mx.arange(block_size)], axis=1)
+        start = mx.zeros(anchors.shape, mx.int32)
         kinds = self._visibility
-        masks = {sees: visible(sees, anchors, x.shape[1], keys) for sees in kinds}
+        masks = {sees: sees.mask(anchors, block_size, positions, start) for sees in kinds}
         for layer, sees, (k, v) in zip(self.drafter.layers, kinds, context, strict=True):
-            x = self._layer(layer, x, anchors, (k[:, :keys], v[:, :keys]), masks[sees])
+            near = (k[:, :keys], v[:, :keys])
+            x = layer(x, partial(self._attend, layer.self_attn, anchors, near, masks[sees]))
         return self.drafter.norm(x)[:, 1:]
 
     def logits(self, hidden: mx.array) -> mx.array:
@@ -107,24 +113,6 @@ class BlockForward:
         is_given = mx.arange(blocks.tokens.shape[1]) < mx.array(blocks.given)[:, None]
         return mx.where(is_given[..., None], known, mask).astype(self.dtype)
 
-    def _layer(
-        self,
-        layer: DecoderLayer,
-        x: mx.array,
-        anchors: mx.array,
-        context: KeysValues,
-        mask: mx.array,
-    ) -> mx.array:
-        """One layer's ``[N, b, hidden]``, of its context and a mask of :func:`visible`."""
-
-        def attend(h: mx.array) -> mx.array:
-            return self._attend(layer.self_attn, h, anchors, context, mask)
-
-        h = layer.input_layernorm(x)
-        x = x + (layer.attention_conv(attend, h) if "attention_conv" in layer else attend(h))
-        h = layer.post_attention_layernorm(x)
-        return x + (layer.mlp_conv(layer.mlp, h) if "mlp_conv" in layer else layer.mlp(h))
-
     def _heads(self, x: mx.array, norm: nn.RMSNorm, offset: mx.array) -> mx.array:
         """Normed and rotated heads ``[N, heads, n, head_dim]`` of products ``[N, n, …]``."""
         x = x.reshape(*x.shape[:2], -1, self.config.head_dim)
@@ -132,11 +120,11 @@ class BlockForward:
 
     def _attend(
         self,
-        attention: nn.Module,
-        x: mx.array,
+        attention: Attention,
         anchors: mx.array,
         context: KeysValues,
         mask: mx.array,
+        x: mx.array,
     ) -> mx.array:
         """Attention of ``N`` blocks over the shared context and each block's own positions.
 
@@ -157,7 +145,7 @@ class BlockForward:
         far = far.reshape(*q.shape[:3], -1)
         scores = mx.concatenate([far, q @ k.swapaxes(-1, -2)], axis=-1)
         scores = scores.reshape(kv_heads, N, -1, b, scores.shape[-1])
-        scores = mx.where(mask[None, :, None], scores, -mx.inf)
+        scores = mx.where(mask[None], scores, -mx.inf)
         weights = mx.softmax(scores, axis=-1, precise=True).reshape(*q.shape[:3], -1)
 
         far, own = weights[..., : keys.shape[1]], weights[..., keys.shape[1] :]
@@ -165,37 +153,6 @@ class BlockForward:
         out = out.reshape(q.shape) + own @ v
         out = out.reshape(kv_heads, N, -1, b, dim).transpose(1, 3, 0, 2, 4)
         return attention.o_proj(out.reshape(N, b, -1))
-
-
-def visible(sees: Visibility, anchors: mx.array, block_size: int, keys: int) -> mx.array:
-    """Whether each position of each block sees each key, ``[N, b, keys + b]``.
-
-    The keys are ``keys`` context positions, from 0 on, and then the block's own. Context is visible
-    strictly before the anchor: the target's features at the anchor do not exist yet when the block
-    is drafted. Other blocks are no keys at all.
-
-    Args:
-        sees: what the layer's positions see.
-        anchors: ``[N]`` int32.
-        block_size: positions of a block.
-        keys: context positions.
-    """
-    at, key = mx.arange(block_size), mx.arange(keys)
-    anchor = anchors[:, None, None]
-    before = key < anchor
-    own = mx.ones((block_size, block_size), mx.bool_)
-    if sees.causal:
-        own = own & (at <= at[:, None])
-    if sees.window is not None and sees.rule == "anchor":
-        before = before & (key >= anchor - sees.window)
-    elif sees.window is not None:
-        before = before & (key > anchor + at[:, None] - sees.window)
-        own = own & (mx.abs(at[:, None] - at) < sees.window)
-    shape = (len(anchors), block_size)
-    return mx.concatenate(
-        [mx.broadcast_to(before, (*shape, keys)), mx.broadcast_to(own, (*shape, block_size))],
-        axis=-1,
-    )
 
 
 def check_trainable(drafter: Drafter) -> None:
