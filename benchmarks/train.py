@@ -35,6 +35,7 @@ from dflash_mlx.train.learner import Encoding, Learner, Sums
 from dflash_mlx.train.losses import Objective, default_gamma
 from dflash_mlx.train.optimizer import Updater
 from dflash_mlx.train.recipe import Recipe
+from dflash_mlx.train.training import forward_dtype
 
 # The trainer's default: sequences that share an update of the weights.
 BATCH_SIZE = Recipe.batch_size
@@ -83,7 +84,7 @@ def main() -> None:
 def make_learner(args: argparse.Namespace) -> Learner:
     """The pair's drafter as the trainer has it."""
     target, drafter = random_pair(args.size) if args.size else real_pair(args)
-    dtype = mx.float32 if mx.default_device() == mx.cpu else target.dtype
+    dtype = forward_dtype(target.dtype)
     objective = Objective(default_gamma(drafter.config.block_size))
     return Learner(drafter, target, objective, args.chunk_blocks, dtype)
 

@@ -138,13 +138,15 @@ def find_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def restore_checkpoint(folder: Path, updater: Updater) -> Progress:
-    """Give the updater what the last checkpoint holds.
+def restore_checkpoint(folder: Path, updater: Updater) -> Progress | None:
+    """Give the updater what the last checkpoint holds, if there is one.
 
     Raises:
         UserError: it is another drafter's, or damaged.
     """
     last = find_checkpoint(folder)
+    if last is None:
+        return None
     try:
         state = mx.load(str(last / "state.safetensors"))
         progress = Progress(**json.loads((last / "progress.json").read_bytes()))

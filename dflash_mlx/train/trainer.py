@@ -14,14 +14,7 @@ from .disk import Log
 from .feature_cache import FeatureCache
 from .heldout import Evaluation, evaluate
 from .learner import Learner, Sums
-from .optimizer import (
-    Progress,
-    Updater,
-    find_checkpoint,
-    restore_checkpoint,
-    save_checkpoint,
-    warmup_cosine,
-)
+from .optimizer import Progress, Updater, restore_checkpoint, save_checkpoint, warmup_cosine
 from .output import Output
 from .recipe import Recipe
 from .world import World
@@ -77,9 +70,9 @@ class Trainer:
             UserError: the loss is no longer a number, or the checkpoint is of other weights.
             PeerStopped: the first process has said that.
         """
-        resume = self.world.agree(self._restore)
+        restored = self.world.agree(self._restore)
         self._begun = self._reported = time.perf_counter()
-        if not resume:
+        if not restored:
             self._evaluate()
         reason = "patience" if self._is_out_of_patience() else "steps"
         while reason == "steps" and self.progress.step < self.recipe.steps:
@@ -101,13 +94,13 @@ class Trainer:
 
     def _restore(self) -> bool:
         """Go on from the last checkpoint and its log, and return True, if there is one."""
-        resume = find_checkpoint(self.recipe.folder) is not None
-        if resume:
-            self.progress = restore_checkpoint(self.recipe.folder, self.updater)
+        folder = self.recipe.folder
+        restored = restore_checkpoint(folder, self.updater)
+        self.progress = restored or self.progress
         # The log of a process that does not speak stays out of the way of the first one's.
         name = "log.jsonl" if self.world.is_first else f"log-{self.world.rank}.jsonl"
-        self.log = Log(self.recipe.folder / name, self.progress.step if resume else None)
-        return resume
+        self.log = Log(folder / name, restored and restored.step)
+        return restored is not None
 
     def batch(self, step: int) -> list[tuple[int, Sequence]]:
         """The sequences of a step, with their place in the stream of all that are ever drawn."""

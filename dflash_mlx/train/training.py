@@ -147,7 +147,15 @@ def _record(recipe: Recipe) -> None:
     with writing(recipe.folder):
         recipe.folder.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        found = _read(path)
+        try:
+            found = json.loads(path.read_bytes())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(
+                f"{path} is damaged; remove it, and resume with the options that the training was "
+                "begun with."
+            )
         names = mine if find_checkpoint(recipe.folder) else _OF_ANSWERS
         different = [name for name in mine if name in names and mine[name] != found.get(name)]
         if different:
@@ -171,19 +179,6 @@ def _recorded(recipe: Recipe) -> dict[str, Any]:
         contents = b"".join(file.read_bytes() for file in files if file.is_file())
         options["data"] = hashlib.sha256(contents).hexdigest()
     return json.loads(json.dumps(options))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(
-            f"{path} is damaged; remove it, and resume with the options that the training was "
-            "begun with."
-        )
-    return found
 
 
 def _trainer(
