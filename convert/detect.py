@@ -7,10 +7,9 @@ from typing import Any
 from ..drafter.config import MODEL_TYPE
 from ..errors import UserError
 from .fields import Names, Parsed
-from .keys import Additions
+from .keys import Additions, unsupported
 from .speculators import parse_open_spec, parse_speculators, speculators_kind
 from .tensors import MASK_EMBEDDING, NameMap, map_names
-from .unsupported import other_kind, refuse_tensors
 from .zlab import is_plain_deepspec, parse_deepspec, parse_muse, parse_zlab
 
 _PARSERS: dict[str, Callable[[Mapping[str, Any], Names, Additions], Parsed]] = {
@@ -23,6 +22,38 @@ _PARSERS: dict[str, Callable[[Mapping[str, Any], Names, Additions], Parsed]] = {
 _OPEN_SPEC_KEYS = ("open_spec_config_version", "speculative_config")
 _SPECULATORS_KEYS = ("speculators_model_type", "speculators_config", "transformer_layer_config")
 _ARCHITECTURES = (["DFlashDraftModel"], ["DFlash2DraftModel"])
+
+# Kinds of drafters that look like DFlash on the disk: a part of the architecture's, model type's or
+# projector's name (the first that fits counts), what it is called, and what sets it apart.
+_OTHER_KINDS = (
+    ("gemma4", "DeepSpec Gemma 4", "Gemma 4 layers: four norms, partial rotary"),
+    ("dspark", "DSpark", "a Markov head: each row reads the token drafted before it"),
+    ("domino", "Domino", "a recurrent network over the tokens drafted before"),
+    ("dfly", "DFly", "a hidden correction, and a fusion of the taps in each layer"),
+    ("dflare", "DFlare", "projections of their own for the target's states"),
+    ("laguna", "Laguna", "gated attention, and norms for each tap and layer"),
+)
+# Parts of a tensor's name that only another kind of drafter has.
+_TENSOR_MARKS = {
+    "markov_": "DSpark's heads",
+    "confidence_": "DSpark's heads",
+    "joint_proj": "DSpark's heads",
+    "refiner_head.": "Xpress's refiner",
+    "prefix_gru.": "Domino's prefix network",
+    "embed_proj.": "Domino's prefix network",
+    "hidden_correction.": "DFly's hidden correction",
+    "layer_fusion_weights": "DFly's layer fusion",
+    "proj_target.": "DFlare's target projections",
+    "attention_sink": "attention sinks",
+    "g_proj.": "gated attention",
+    "qkv_proj.": "Laguna's fused projections",
+    "aux_hidden_norms.": "Laguna's tap norms",
+    "kv_a_proj": "multi-head latent attention (MLA)",
+    "kv_b_proj": "multi-head latent attention (MLA)",
+    "pre_feedforward_layernorm.": "Gemma 4 layers",
+    "layer_scalar": "Gemma 4 layers",
+    "mlp.experts.": "mixture-of-experts layers",
+}
 
 
 @dataclass(frozen=True)
@@ -48,8 +79,7 @@ def recognize(config: Mapping[str, Any], names: Collection[str] | None = None) -
         config: The parsed config.json.
         names: The tensors' names as in the files, if an index or a header is at hand.
     """
-    other = other_kind(config)
-    kind = other.name if other else "unknown"
+    kind, _ = _other_kind(config) or ("unknown", "")
     try:
         kind = find_format(config)
         # A mask embedding may come in a file of its own, which no index lists.
@@ -79,7 +109,10 @@ def parse(
     """
     kind = find_format(config)
     mapped = map_names(names or (), kind)
-    refuse_tensors(mapped.used)
+    for name in sorted(mapped.used):
+        for mark, part in _TENSOR_MARKS.items():
+            if mark in name:
+                raise unsupported(f"{part} (tensor {name})")
     known = None if names is None else {*mapped.used}
     if names is not None and has_mask_file:
         known.add(MASK_EMBEDDING)
@@ -111,10 +144,11 @@ def find_format(config: Mapping[str, Any]) -> str:
         return "deepspec"
     architectures, model_type = config.get("architectures"), config.get("model_type")
     declared = f"architectures {architectures!r} and model_type {model_type!r}"
-    if other := other_kind(config):
+    if other := _other_kind(config):
+        name, reason = other
         raise UserError(
-            f"This is a {other.name} drafter ({declared}), which has {other.reason}; this version "
-            "does not run that; use a DFlash drafter for this target."
+            f"This is a {name} drafter ({declared}), which has {reason}; this version does not run "
+            "that; use a DFlash drafter for this target."
         )
     if model_type not in ("qwen3", MODEL_TYPE) or architectures not in _ARCHITECTURES:
         raise UserError(
@@ -122,3 +156,12 @@ def find_format(config: Mapping[str, Any]) -> str:
             "['DFlashDraftModel'] or ['DFlash2DraftModel'] and 'qwen3'."
         )
     return "z-lab"
+
+
+def _other_kind(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The other kind of drafter that a raw config declares itself to be, and what sets it apart."""
+    nested = config.get("dflash_config")
+    places = [config, nested] if isinstance(nested, Mapping) else [config]
+    keys = ("architectures", "model_type", "model_arch", "projector_type", "speculators_model_type")
+    declared = " ".join(str(place.get(key)) for place in places for key in keys).lower()
+    return next(((name, why) for mark, name, why in _OTHER_KINDS if mark in declared), None)

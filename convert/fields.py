@@ -10,7 +10,6 @@ from ..drafter.config import DrafterConfig
 from ..errors import UserError
 from .keys import Additions, Keys
 from .rotary import rope_config
-from .unsupported import refuse_parts
 
 _AUX_KEYS = ("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
 # The MLX names of a checkpoint's tensors, or None as long as they are not known.
@@ -51,7 +50,7 @@ def open_config(
         UserError: It does, or the value of ``nested_key`` is not an object.
     """
     keys = Keys(config, nested_key, additions, defaults or {})
-    refuse_parts(keys)
+    keys.refuse_unsupported()
     return keys
 
 

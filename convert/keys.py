@@ -1,4 +1,4 @@
-"""Look up the keys of a raw config, wherever they are, and refuse those that nobody looked up."""
+"""Look up the keys of a raw config, wherever they are, and refuse those that nobody looks up."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -32,6 +32,51 @@ num_return_sequences output_scores prefix pruned_heads remove_invalid_values rep
 return_dict_in_generate suppress_tokens task_specific_params temperature tf_legacy_loss
 tie_encoder_decoder tokenizer_class top_k top_p torchscript typical_p use_bfloat16
 """
+# Keys that switch on what this version does not run, and those that are not off by false alone. A
+# drafter with a part left out still runs and still gives text: only its acceptance collapses. So a
+# part is either implemented or refused; nothing is skipped.
+_UNSUPPORTED = {
+    "markov_rank": "DSpark's heads",
+    "markov_head_type": "DSpark's heads",
+    "dspark_markov_rank": "DSpark's heads",
+    "dspark_fixup_head_type": "DSpark's heads",
+    "dspark_bonus_anchor": "DSpark's heads",
+    "enable_confidence_head": "DSpark's heads",
+    "enable_hidden_correction": "DFly's hidden correction",
+    "hidden_correction_intermediate_size": "DFly's hidden correction",
+    "projector_type": "another projector",
+    "model_arch": "another projector",
+    "fusion_type": "gated tap fusion",
+    "partial_rotary_factor": "partial rotary embedding",
+    "backbone_rotary_base": "a second rotary base",
+    "attention_sink_bias": "attention sinks",
+    "attention_sink": "attention sinks",
+    "attention_value_scale": "an attention value scale",
+    "gating": "gated attention",
+    "attn_output_gate": "gated attention",
+    "attention_mode": "multi-head latent attention (MLA)",
+    "kv_lora_rank": "multi-head latent attention (MLA)",
+    "q_lora_rank": "multi-head latent attention (MLA)",
+    "sliding_windows": "a window for each layer",
+    "hc_mult": "hyper-connection streams",
+    "hyper_connection_streams": "hyper-connection streams",
+    "num_experts": "mixture-of-experts layers",
+    "num_local_experts": "mixture-of-experts layers",
+    "mlp_bias": "biases in the MLP",
+    "hidden_act": "an activation other than silu",
+    "quantization": "weights quantized otherwise",
+    "compression_config": "weights quantized otherwise",
+}
+_OFF = {
+    "projector_type": "dflash",
+    "model_arch": "dflash",
+    "fusion_type": "concat_fc",
+    "partial_rotary_factor": 1,
+    "attention_value_scale": 1,
+    "hc_mult": 1,
+    "hyper_connection_streams": 1,
+    "hidden_act": "silu",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +181,21 @@ class Keys:
         found = {key: self.get(key) for key in keys}
         return {key: value for key, value in found.items() if value is not None}
 
+    def refuse_unsupported(self) -> None:
+        """Check that no key switches on what this version does not run.
+
+        Raises:
+            UserError: Names everything found, with the key and its value.
+        """
+        found = [
+            f"{part} ({where}: {_short(value)})"
+            for key, part in _UNSUPPORTED.items()
+            for where, value in self.all(key).items()
+            if value not in (False, _OFF.get(key))
+        ]
+        if found:
+            raise unsupported(", ".join(found))
+
     def refuse_unread(self) -> None:
         """A key nobody read may be the one that changes the model, so it is an error.
 
@@ -183,3 +243,16 @@ def _disagree(first: str, value: Any, second: str, other: Any) -> NoReturn:
     else:
         advice = "keep the one that the drafter was trained with"
     raise UserError(f"{key} is {value!r} {place} but {named}{other!r} {other_place}; {advice}.")
+
+
+def unsupported(what: str) -> UserError:
+    """That a drafter has something which this version does not run."""
+    return UserError(
+        f"This drafter has {what}, which this version does not run; use another drafter for this "
+        "target."
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -9,7 +9,6 @@ import collections
 import math
 import pickle
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,18 +18,12 @@ import numpy as np
 from ..errors import UserError
 
 _LARGEST_ENTRY = 64 * 1024 * 1024
+# The files that torch writes are little endian on every supported machine.
 _STORAGES = {
-    "FloatStorage": (mx.float32, np.uint32),
-    "HalfStorage": (mx.float16, np.uint16),
-    "BFloat16Storage": (mx.bfloat16, np.uint16),
+    "FloatStorage": (mx.float32, "<u4"),
+    "HalfStorage": (mx.float16, "<u2"),
+    "BFloat16Storage": (mx.bfloat16, "<u2"),
 }
-
-
-class MaskEmbedding(NamedTuple):
-    """The mask token's embedding [hidden_size], and the token's id if the file says."""
-
-    token_id: int | None
-    embedding: mx.array
 
 
 class _Storage(NamedTuple):
@@ -38,46 +31,31 @@ class _Storage(NamedTuple):
     raw: np.ndarray
 
 
-class _Tensor(NamedTuple):
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-
-
-def read_mask_embedding(path: Path) -> MaskEmbedding:
+def read_mask_embedding(path: Path) -> tuple[int | None, mx.array]:
     """Read ``mask_embedding.pt``: a tensor, or a dict of ``mask_token_id`` and ``embedding``.
+
+    Returns:
+        The mask token's id, if the file says, and its embedding [hidden_size].
 
     Raises:
         UserError: The file is damaged, or holds anything other than that.
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            value = _Reader(archive).load()
+            value, token_id = _Reader(archive).load(), None
         if isinstance(value, dict) and set(value) == {"mask_token_id", "embedding"}:
-            token_id, tensor = value["mask_token_id"], value["embedding"]
+            token_id, value = value["mask_token_id"], value["embedding"]
             if type(token_id) is not int:
                 raise pickle.UnpicklingError("mask_token_id is not an integer")
-        else:
-            token_id, tensor = None, value
-        return MaskEmbedding(token_id, _array(tensor))
-    # A hostile or damaged pickle can fail in any of these ways; none of them ran its code.
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        pickle.UnpicklingError,
-        OSError,
-        EOFError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+        if not isinstance(value, mx.array):
+            raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
+    # A hostile or damaged pickle can fail in any way; whatever it was, none of its code ran.
+    except Exception as error:
         raise UserError(
             f"{path} cannot be read as a mask embedding ({error}); it must be a torch.save file "
             "of one tensor, or of mask_token_id and embedding."
         ) from error
+    return token_id, value
 
 
 class _Reader(pickle.Unpickler):
@@ -89,41 +67,40 @@ class _Reader(pickle.Unpickler):
             raise pickle.UnpicklingError("it is not a torch.save archive")
         self._archive = archive
         self._folder = pickles[0].removesuffix("data.pkl")
-        super().__init__(_open(archive, pickles[0]))
+        super().__init__(self._open("data.pkl"))
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _STORAGES:
             return name
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuild_tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return _rebuild_parameter
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
+        known = {
+            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, _grad, _hooks: tensor,
+            ("collections", "OrderedDict"): collections.OrderedDict,
+        }
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
+        return known[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
         kind, storage, key, _device, count = pid
         if kind != "storage" or storage not in _STORAGES:
             raise pickle.UnpicklingError(f"it has a storage of kind {storage!r}")
         dtype, raw = _STORAGES[storage]
-        with _open(self._archive, f"{self._folder}data/{key}") as file:
-            # The files that torch writes are little endian on every supported machine.
-            values = np.frombuffer(file.read(), dtype=np.dtype(raw).newbyteorder("<"))
+        with self._open(f"data/{key}") as file:
+            values = np.frombuffer(file.read(), raw)
         if len(values) != count:
             raise pickle.UnpicklingError(f"its storage has {len(values)} of {count} values")
         return _Storage(dtype, values)
 
-
-def _open(archive: zipfile.ZipFile, name: str) -> Any:
-    if archive.getinfo(name).file_size > _LARGEST_ENTRY:
-        raise pickle.UnpicklingError(f"{name} is larger than any embedding")
-    return archive.open(name)
+    def _open(self, name: str) -> Any:
+        if self._archive.getinfo(self._folder + name).file_size > _LARGEST_ENTRY:
+            raise pickle.UnpicklingError(f"{name} is larger than any embedding")
+        return self._archive.open(self._folder + name)
 
 
 def _rebuild_tensor(
     storage: Any, offset: Any, shape: Any, stride: Any, _grad: Any, _hooks: Any, *_meta: Any
-) -> _Tensor:
+) -> mx.array:
     if not isinstance(storage, _Storage) or type(offset) is not int or offset < 0:
         raise pickle.UnpicklingError("its tensor has no storage")
     if not all(type(n) is int and n >= 0 for n in (*shape, *stride)):
@@ -131,18 +108,7 @@ def _rebuild_tensor(
     steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     if any(n > 1 and have != need for n, have, need in zip(shape, stride, steps, strict=True)):
         raise pickle.UnpicklingError("its tensor is not contiguous")
-    return _Tensor(storage, offset, tuple(shape))
-
-
-def _rebuild_parameter(tensor: Any, _grad: Any, _hooks: Any) -> Any:
-    return tensor
-
-
-def _array(value: Any) -> mx.array:
-    if not isinstance(value, _Tensor):
-        raise pickle.UnpicklingError(f"it holds a {type(value).__name__}")
-    end = value.offset + math.prod(value.shape)
-    if end > len(value.storage.raw):
+    raw = storage.raw[offset : offset + math.prod(shape)]
+    if len(raw) < math.prod(shape):
         raise pickle.UnpicklingError("its tensor is larger than its storage")
-    raw = value.storage.raw[value.offset : end].astype(value.storage.raw.dtype.newbyteorder("="))
-    return mx.array(raw).view(value.storage.dtype).reshape(value.shape)
+    return mx.array(raw.astype(raw.dtype.newbyteorder("="))).view(storage.dtype).reshape(shape)

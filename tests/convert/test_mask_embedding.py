@@ -29,9 +29,9 @@ def test_read(tmp_path: Path, dtype: mx.Dtype, token_id: int | None) -> None:
     row = ROW.astype(dtype)
     write_torch_file(tmp_path / "mask_embedding.pt", row, token_id)
     found = read_mask_embedding(tmp_path / "mask_embedding.pt")
-    assert found.token_id == token_id
-    assert found.embedding.dtype == dtype
-    assert mx.array_equal(found.embedding, row)
+    assert found[0] == token_id
+    assert found[1].dtype == dtype
+    assert mx.array_equal(found[1], row)
 
 
 @pytest.mark.parametrize("as_tensor", [False, True])
