@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..drafter.checks import reject
 from ..errors import UserError
 from ..files import read_json_object
 
@@ -159,12 +160,12 @@ def _block(size: Any) -> tuple[int, int]:
         return _BLOCK
     numbers = isinstance(size, list) and all(type(n) is int and n > 0 for n in size)
     if not numbers or len(size) != 2:
-        raise UserError(f"The quantization's block size is {size!r}; it must be two numbers.")
+        reject("the quantization's block size", size, "two numbers")
     return size[0], size[1]
 
 
 def _object(what: str, values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = values.get(key)
     if not isinstance(found, Mapping):
-        raise UserError(f"{what} is {found!r}; it must be an object.")
+        reject(what, found, "an object")
     return found

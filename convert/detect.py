@@ -1,7 +1,7 @@
 """Which format a checkpoint is in, and whether this version runs it, from config and names."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..drafter.config import MODEL_TYPE
@@ -58,13 +58,13 @@ _TENSOR_MARKS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a checkpoint is, as far as its config and its tensors' names tell.
+    """What a checkpoint is, as far as its config tells.
 
     Attributes:
         format: The format's name, or of the kind of drafter; ``"unknown"`` if it is none.
         problem: Why this version does not convert it, in one sentence; None if it does.
-        parsed: The config as read, if there is no problem. As long as the tensors' names are not
-            known, own tables that the config does not mention are missing from it.
+        parsed: The config as read, if there is no problem; own tables that it does not mention are
+            missing.
     """
 
     format: str
@@ -72,18 +72,12 @@ class Verdict:
     parsed: Parsed | None
 
 
-def recognize(config: Mapping[str, Any], names: Collection[str] | None = None) -> Verdict:
-    """Tell what a checkpoint is and whether this version converts it.
-
-    Args:
-        config: The parsed config.json.
-        names: The tensors' names as in the files, if an index or a header is at hand.
-    """
+def recognize(config: Mapping[str, Any]) -> Verdict:
+    """Tell by a config.json alone what a checkpoint is and whether this version converts it."""
     kind, _ = _other_kind(config) or ("unknown", "")
     try:
         kind = find_format(config)
-        # A mask embedding may come in a file of its own, which no index lists.
-        parsed, _ = parse(config, names, Additions(), has_mask_file=True)
+        parsed, _ = parse(config, None, Additions())
     except UserError as error:
         return Verdict(kind, str(error), None)
     return Verdict(parsed.format, None, parsed)
@@ -116,8 +110,7 @@ def parse(
     known = None if names is None else {*mapped.used}
     if names is not None and has_mask_file:
         known.add(MASK_EMBEDDING)
-    parsed = _PARSERS[kind](config, known, additions)
-    return replace(parsed, added=additions.given), mapped
+    return _PARSERS[kind](config, known, additions), mapped
 
 
 def find_format(config: Mapping[str, Any]) -> str:

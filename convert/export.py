@@ -6,6 +6,7 @@ names. What that package would not run, or would run otherwise, is refused.
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -18,6 +19,8 @@ from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
 from ..errors import UserError
 from ..files import check_free, staged
+from .detect import parse
+from .keys import Additions
 from .weights import DTYPES
 
 _INDEX = "model.safetensors.index.json"
@@ -94,10 +97,6 @@ def zlab_config(config: DrafterConfig) -> dict[str, Any]:
     Raises:
         UserError: Names everything in the drafter that the format cannot express.
     """
-    if refused := _inexpressible(config):
-        raise UserError(
-            f"z-lab's format cannot express what this drafter has: {', '.join(refused)}."
-        )
     second = config.conv_kernel_size is not None
     exported: dict[str, Any] = {
         "architectures": ["DFlash2DraftModel" if second else "DFlashDraftModel"],
@@ -120,6 +119,7 @@ def zlab_config(config: DrafterConfig) -> dict[str, Any]:
     needed = second or any(config.sliding) or any(config.causal)
     if needed and len(set(config.causal)) == 1:
         exported["is_causal"] = config.causal[0]
+    _check_expressed(config, exported)
     return exported
 
 
@@ -143,42 +143,26 @@ def _rope(config: DrafterConfig) -> dict[str, Any]:
     return fields | {key: value for key in _ROPE if (value := getattr(rope, key)) is not None}
 
 
-def _inexpressible(config: DrafterConfig) -> list[str]:
-    """What the official package does not read, or reads otherwise, each with its field."""
-    causal, sliding = config.causal, config.sliding
-    second = config.conv_kernel_size is not None
-    found = {
-        "taps of another width than its layers (target_hidden_size)": (
-            config.target_hidden_size != config.hidden_size
-        ),
-        "no taps (target_layer_ids)": not config.target_layer_ids,
-        "a target of unknown depth (num_target_layers)": config.num_target_layers is None,
-        "a mask embedding (has_mask_embedding)": config.has_mask_embedding,
-        "its own embedding table (has_embed_tokens)": config.has_embed_tokens,
-        "its own head (has_lm_head)": config.has_lm_head,
-        "a reduced vocabulary with d2t (draft_vocab_size)": config.draft_vocab_size is not None,
-        "an adapter on its taps (has_hidden_dim_adapter)": config.has_hidden_dim_adapter,
-        "rows that predict the token after their own (sample_from_anchor)": (
-            config.sample_from_anchor
-        ),
-        "windows counted from the anchor (window_rule)": (
-            any(sliding) and config.window_rule == "anchor"
-        ),
-        # Where its config does not say, the official package takes sliding layers for causal ones.
-        "causal layers other than the sliding ones (causal_layers)": (
-            len(set(causal)) > 1 and causal != sliding
-        ),
-        # Readers take plain rows for DFlash 2, and for the others what the target embeds.
-        f"block embeddings of the kind {config.embed_scale!r} (embed_scale)": (
-            (config.embed_scale == "raw") != second
-        ),
-        "a second draft pass (draft_passes)": config.draft_passes > 1,
-        "rotated neighbours (rope.traditional)": config.rope.traditional,
-        "convolutions without a selector, or the reverse (conv_kernel_size, selector_rank)": (
-            second != (config.selector_rank is not None)
-        ),
-    }
-    return [part for part, has in found.items() if has]
+def _check_expressed(config: DrafterConfig, exported: dict[str, Any]) -> None:
+    """Whatever does not come back from z-lab's format as it was, it cannot express."""
+    try:
+        back, _ = parse(exported, (), Additions(allow_final_tap=True))
+    except UserError as error:
+        raise UserError(f"z-lab's format cannot express this drafter: {error}") from error
+    read, meant = _meaning(back.config), _meaning(config)
+    lost = [f"{field} {value!r}" for field, value in meant.items() if read[field] != value]
+    # The official package reads no config without it.
+    lost += ["num_target_layers None"] if config.num_target_layers is None else []
+    if lost:
+        raise UserError(f"z-lab's format cannot express what this drafter has: {', '.join(lost)}.")
+
+
+def _meaning(config: DrafterConfig) -> dict[str, Any]:
+    """A config's fields, also those of its rope, with nothing left to a default."""
+    fields = asdict(config) | {"layer_types": config.sliding, "causal_layers": config.causal}
+    if not any(config.sliding):
+        fields["window_rule"] = None
+    return fields | {f"rope.{key}": value for key, value in fields.pop("rope").items()}
 
 
 def _named(weights: dict[str, mx.array]) -> dict[str, mx.array]:

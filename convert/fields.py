@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ..drafter.checks import check_bool, check_integer
+from ..drafter.checks import check_bool, check_integer, reject
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from .keys import Additions, Keys
+from .keys import Additions, Keys, contradict, unsupported
 from .rotary import rope_config
 
 _AUX_KEYS = ("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
@@ -16,7 +16,7 @@ _AUX_KEYS = ("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
 Names = Collection[str] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Parsed:
     """What a config of any format says, in the terms of the MLX format.
 
@@ -33,9 +33,9 @@ class Parsed:
     format: str
     config: DrafterConfig
     window: str
-    tap_base: int = 0
-    verifier: dict[str, Any] = field(default_factory=dict)
-    added: dict[str, Any] = field(default_factory=dict)
+    tap_base: int
+    verifier: dict[str, Any]
+    added: dict[str, Any]
 
 
 def open_config(
@@ -54,23 +54,31 @@ def open_config(
     return keys
 
 
-def close_config(keys: Keys, fields: Mapping[str, Any]) -> DrafterConfig:
-    """The drafter of these fields, once every key of the config has been read.
+def close_config(
+    keys: Keys,
+    fields: Mapping[str, Any],
+    *,
+    format: str,
+    window: str,
+    tap_base: int = 0,
+    verifier: dict[str, Any] | None = None,
+) -> Parsed:
+    """What these fields and the rest of :class:`Parsed` make, once every key has been read.
 
     Raises:
         UserError: A key is left over, a field is out of range, or a tap is on the target's last
             layer and the user does not allow it.
     """
     keys.refuse_unread()
-    config = DrafterConfig(**fields)
+    config, additions = DrafterConfig(**fields), keys.additions
     taps, depth = config.target_layer_ids, config.num_target_layers
-    if not keys.additions.allow_final_tap and taps and taps[-1] + 1 == depth:
+    if not additions.allow_final_tap and taps and taps[-1] + 1 == depth:
         raise UserError(
             f"This drafter has a tap on the target's last layer ({taps[-1]} of {depth}), and "
             "its config does not say whether before or after the final norm; if before, "
             "convert it with --allow-final-tap."
         )
-    return config
+    return Parsed(format, config, window, tap_base, verifier or {}, additions.given)
 
 
 def body_fields(keys: Keys, names: Names) -> dict[str, Any]:
@@ -110,10 +118,7 @@ def _head_dim(keys: Keys, hidden: Any, heads: Any) -> Any:
             )
         explicit = hidden // heads
     if values not in (None, explicit):
-        raise UserError(
-            f"v_head_dim is {values!r} but head_dim is {explicit!r}; this version runs only "
-            "drafters in which they are equal."
-        )
+        raise unsupported(f"v_head_dim {values!r} beside head_dim {explicit!r}")
     return explicit
 
 
@@ -137,10 +142,8 @@ def block_fields(keys: Keys, sample_from_anchor: bool | None = None) -> dict[str
     block_size, mask_token_id = keys.required("block_size"), keys.required("mask_token_id")
     check_integer("block_size", block_size, 1 if shifted else 2, 255)
     if isinstance(mask_token_id, str):
-        raise UserError(
-            f"mask_token_id is the text {mask_token_id!r}, which only the target's tokenizer can "
-            "turn into an id; write the id into a local copy of the config."
-        )
+        wanted = "an id, which the target's tokenizer has for a text; write it into a local copy"
+        reject("mask_token_id", mask_token_id, wanted)
     return {
         "block_size": block_size + shifted,
         "mask_token_id": mask_token_id,
@@ -162,10 +165,7 @@ def table_fields(keys: Keys, names: Names) -> dict[str, Any]:
         draft = None
     head = keys.get("has_lm_head", default=draft is not None or "lm_head.weight" in shipped)
     if draft is not None and head is False:
-        raise UserError(
-            f"draft_vocab_size is {draft!r}, which needs the drafter's own head, but has_lm_head "
-            "is false; one of the two is wrong."
-        )
+        contradict("draft_vocab_size", draft, "has_lm_head, which that needs,", head)
     embed = keys.get("has_embed_tokens", default="embed_tokens.weight" in shipped)
     return {"has_embed_tokens": embed, "has_lm_head": head, "draft_vocab_size": draft}
 
@@ -181,19 +181,15 @@ def taps(keys: Keys) -> tuple[int, ...]:
     check_bool("use_aux_hidden_state", tapped)
     if not tapped:
         if ids or aux:
-            raise UserError(
-                f"use_aux_hidden_state is false, but there are taps ({ids or aux}); correct one."
-            )
+            contradict("use_aux_hidden_state", tapped, "the list of taps", ids or aux)
         return ()
     if aux is None:
         keys.required("target_layer_ids")
         return zero_based(ids, "target_layer_ids", 0)
     found = zero_based(aux, _AUX_KEYS[0], 1)
     if ids not in (None, list(found)):
-        raise UserError(
-            f"{'/'.join(_AUX_KEYS)} is {aux!r}, which counts from 1, but target_layer_ids {ids!r}, "
-            "which counts from 0; one of the two is wrong."
-        )
+        counted = "target_layer_ids, which counts from 0 and the other from 1,"
+        contradict("/".join(_AUX_KEYS), aux, counted, ids)
     return found
 
 
@@ -209,7 +205,7 @@ def zero_based(ids: Any, key: str, base: int) -> tuple[int, ...]:
         UserError: They are no list of layers, one is the embeddings, or they are not in order.
     """
     if not isinstance(ids, list) or not ids or any(type(n) is not int for n in ids):
-        raise UserError(f"{key} is {ids!r}; it must be a list of target layers.")
+        reject(key, ids, "a list of target layers")
     found = tuple(n - base for n in ids)
     if min(found) < 0:
         raise UserError(
@@ -217,5 +213,5 @@ def zero_based(ids: Any, key: str, base: int) -> tuple[int, ...]:
             "which this version does not tap."
         )
     if any(a >= b for a, b in itertools.pairwise(found)):
-        raise UserError(f"{key} is {ids}, which is not strictly increasing.")
+        reject(key, ids, "strictly increasing")
     return found

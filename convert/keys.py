@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
+from ..drafter.checks import reject
 from ..errors import UserError
 
 _OPTIONS = "on the command line"
@@ -230,8 +231,17 @@ def nested_object(config: Mapping[str, Any], key: str, where: str = "") -> Mappi
     """
     nested = config.get(key)
     if nested is not None and not isinstance(nested, Mapping):
-        raise UserError(f"{where}{key} is {nested!r}; it must be an object.")
+        reject(where + key, nested, "an object")
     return nested or {}
+
+
+def contradict(key: str, value: Any, other: str, other_value: Any) -> NoReturn:
+    """Refuse two keys that cannot both be right.
+
+    Raises:
+        UserError: Names both with their values.
+    """
+    raise UserError(f"{key} is {value!r} but {other} is {other_value!r}; one of the two is wrong.")
 
 
 def _disagree(first: str, value: Any, second: str, other: Any) -> NoReturn:

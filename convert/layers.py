@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..drafter.checks import check_bool, check_integer
+from ..drafter.checks import check_bool, check_integer, reject
 from ..drafter.config import FULL, SLIDING
 from ..errors import UserError
 from .keys import Keys
@@ -21,8 +21,8 @@ def layer_fields(keys: Keys, layers: int, block_size: int) -> dict[str, Any]:
         UserError: The keys contradict each other, or a window is missing.
     """
     causal = keys.get(*_CAUSAL_KEYS)
-    if causal not in (None, True, False):
-        raise UserError(f"The config's causality flag is {causal!r}; it must be true or false.")
+    if causal is not None:
+        check_bool("the causality flag", causal)
     slides = keys.get("use_swa", default=False)
     check_bool("use_swa", slides)
     if slides:
@@ -92,8 +92,6 @@ def _listed_types(keys: Keys, layers: int) -> list[str] | None:
     if kinds is None:
         return None
     if not isinstance(kinds, list) or len(kinds) != layers or {*map(str, kinds)} - {FULL, SLIDING}:
-        raise UserError(
-            f"layer_types is {kinds!r}; it must be {FULL} or {SLIDING}, which this version runs, "
-            f"for each of the num_hidden_layers ({layers!r}) layers."
-        )
+        wanted = f"{FULL} or {SLIDING}, which this version runs, for each of {layers} layers"
+        reject("layer_types", kinds, wanted)
     return kinds

@@ -96,7 +96,7 @@ def read_converted(source: Source) -> RawDrafter:
     Raises:
         UserError: Its tensors are not those of its config.
     """
-    parsed = Parsed(format=MLX, config=DrafterConfig.from_dict(source.config), window="")
+    parsed = Parsed(MLX, DrafterConfig.from_dict(source.config), "", 0, {}, {})
     source.fetch_weights()
     plain = plain_tensors(read_tensors(source.folder), UNDECLARED)
     names = {name: name for name in plain.load()}

@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..drafter.checks import check_bool, check_number, reject
 from ..drafter.rope_config import RopeConfig
 from ..errors import UserError
-from .keys import Keys
+from .keys import Keys, contradict, unsupported
 
 # The numbers of a rope type without which it has no meaning, as in transformers'
 # modeling_rope_utils; YaRN's others have a rule.
@@ -43,9 +44,7 @@ def rope_config(keys: Keys) -> RopeConfig:
     types = {f"{where}.{key}": rope.get(key) for key in ("rope_type", "type")}
     rope_type = _agreed("the rope type", types) or "default"
     if not isinstance(rope_type, str) or rope_type not in _NEEDED:
-        raise UserError(
-            f"{where} has rope type {rope_type!r}; this version runs {', '.join(_NEEDED)}."
-        )
+        reject(f"{where}'s type", rope_type, f"one of {', '.join(_NEEDED)}")
     numbers = _numbers(where, rope, rope_type)
     amplitude = _yarn_amplitude(numbers) if rope_type == "yarn" else 1.0
     if (added := keys.additions.attention_factor) is not None:
@@ -57,8 +56,8 @@ def rope_config(keys: Keys) -> RopeConfig:
         amplitude = added
     # Engines that write the style say whether the halves of a head are rotated ("neox").
     neox = _agreed("the rope style", keys.subset(_STYLES))
-    if neox not in (None, True, False):
-        raise UserError(f"is_neox_style is {neox!r}; it must be true or false.")
+    if neox is not None:
+        check_bool("is_neox_style", neox)
     return RopeConfig(
         rope_type=rope_type,
         theta=theta,
@@ -74,15 +73,10 @@ def _scaling(keys: Keys) -> tuple[str, Mapping[str, Any]]:
     given = keys.subset(("rope_parameters", "rope_scaling"))
     for key, rope in given.items():
         if not isinstance(rope, Mapping) or any(isinstance(v, Mapping) for v in rope.values()):
-            raise UserError(
-                f"{key} is {rope!r}; this version needs one object of numbers, the same for "
-                "every layer."
-            )
+            reject(key, rope, "one object of numbers, the same for every layer")
     if len(given) == 2 and given["rope_parameters"] != given["rope_scaling"]:
-        raise UserError(
-            f"rope_parameters is {given['rope_parameters']} but rope_scaling is "
-            f"{given['rope_scaling']}; keep the one that the drafter was trained with."
-        )
+        (key, rope), (other, other_rope) = given.items()
+        contradict(key, rope, other, other_rope)
     return next(iter(given.items()), ("rope_parameters", {}))
 
 
@@ -108,12 +102,10 @@ def _numbers(where: str, rope: Mapping[str, Any], rope_type: str) -> dict[str, A
             "correct the type or remove the key."
         )
     if given.get("partial_rotary_factor", 1) != 1:
-        raise UserError(
-            f"This drafter has partial rotary embedding ({where}.partial_rotary_factor: "
-            f"{rope['partial_rotary_factor']!r}), which this version does not run."
-        )
+        factor = f"{where}.partial_rotary_factor: {rope['partial_rotary_factor']!r}"
+        raise unsupported(f"partial rotary embedding ({factor})")
     if given.pop("truncate", True) is not True:
-        raise UserError(f"{where}.truncate is {rope['truncate']!r}; this version runs only true.")
+        reject(f"{where}.truncate", rope["truncate"], "true")
     if missing := sorted(set(needed) - given.keys()):
         raise UserError(f"{where} lacks {', '.join(missing)}, which rope type {rope_type!r} needs.")
     return {key: value for key, value in given.items() if key not in _COMMON}
@@ -130,12 +122,9 @@ def _yarn_amplitude(numbers: dict[str, Any]) -> float:
     mscale, all_dim = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
     if explicit is not None:
         return explicit
-    values = (numbers["factor"], mscale or 0, all_dim or 0)
-    if any(isinstance(n, bool) or not isinstance(n, (int, float)) or n < 0 for n in values):
-        raise UserError(
-            f"YaRN's factor, mscale and mscale_all_dim are {numbers['factor']!r}, {mscale!r} and "
-            f"{all_dim!r}; they must be numbers of at least 0."
-        )
+    given = {"factor": numbers["factor"], "mscale": mscale, "mscale_all_dim": all_dim}
+    for name, value in given.items():
+        check_number(name, 0 if value is None else value, at_least=0.0)
     growth = 0.1 * math.log(max(numbers["factor"], 1.0))
     if mscale and all_dim:
         return (mscale * growth + 1.0) / (all_dim * growth + 1.0)

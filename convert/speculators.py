@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..drafter.checks import check_bool
+from ..drafter.checks import check_bool, check_integer, reject
 from ..drafter.config import SLIDING
 from ..errors import UserError
 from .fields import (
@@ -21,7 +21,7 @@ from .fields import (
     table_fields,
     zero_based,
 )
-from .keys import Additions, nested_object
+from .keys import Additions, contradict, nested_object, unsupported
 from .layers import sliding_layers
 from .zlab import DFLASH2_KEYS
 
@@ -72,10 +72,8 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     fields = block_fields(keys) | body_fields(keys, names) | table_fields(keys, names)
     kinds, window = sliding_layers(keys, fields["num_hidden_layers"])
     if window is not None and keys.get("use_sliding_window") is False:
-        raise UserError(
-            "layer_types has sliding_attention layers but use_sliding_window is false, which "
-            "Hugging Face reads as no window at all; correct one."
-        )
+        # Which Hugging Face reads as no window at all.
+        contradict("layer_types", kinds, "use_sliding_window", False)
     non_causal = keys.get("sliding_window_non_causal", default=dflash2)
     check_bool("sliding_window_non_causal", non_causal)
     if dflash2:
@@ -92,9 +90,10 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
         "causal_layers": () if non_causal else tuple(kind == SLIDING for kind in kinds),
         "embed_scale": "raw",
     }
-    return Parsed(
+    return close_config(
+        keys,
+        fields,
         format="speculators-dflash2" if dflash2 else "speculators",
-        config=close_config(keys, fields),
         window=ANCHOR_WINDOW,
         tap_base=1,
         verifier=verifier,
@@ -121,14 +120,10 @@ def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Addition
     settings = _open_spec_settings(config)
     start, shifted = settings["target_layer_start_idx"], settings["sample_from_anchor"]
     tokens = settings["speculative_tokens"]
-    if start not in (0, 1):
-        raise UserError(f"target_layer_start_idx is {start!r}; it must be 0 or 1.")
+    check_integer("target_layer_start_idx", start, 0, 1)
+    check_integer("speculative_tokens", tokens, 1)
+    check_bool("sample_from_anchor", shifted)
     ids = zero_based(settings["target_layer_ids"], "target_layer_ids", start)
-    if type(tokens) is not int or tokens < 1 or type(shifted) is not bool:
-        raise UserError(
-            f"speculative_tokens is {tokens!r} and sample_from_anchor {shifted!r} in "
-            "speculative_config; the first must be at least 1 and the second true or false."
-        )
     metadata = nested_object(config, "speculators_metadata")
     verifier = {
         "name_or_path": settings.get("verifier"),
@@ -149,10 +144,7 @@ def parse_open_spec(config: Mapping[str, Any], names: Names, additions: Addition
 def _open_spec_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     version = config.get("open_spec_config_version")
     if version != _OPEN_SPEC_VERSION:
-        raise UserError(
-            f"open_spec_config_version is {version!r}; this version reads only "
-            f"{_OPEN_SPEC_VERSION!r}."
-        )
+        reject("open_spec_config_version", version, repr(_OPEN_SPEC_VERSION))
     settings = nested_object(config, "speculative_config")
     if settings.get("method") != "dflash":
         raise UserError(
@@ -178,10 +170,7 @@ def _defaults(layer: Mapping[str, Any]) -> Mapping[str, Any]:
         return _QWEN3
     if kind == "llama":
         return _LLAMA
-    raise UserError(
-        f"This drafter has layers of model_type {kind!r}; this version runs those of qwen3 and "
-        "llama."
-    )
+    raise unsupported(f"layers of model_type {kind!r} and not qwen3 or llama")
 
 
 def _one_rope(config: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -198,27 +187,19 @@ def _verifier(settings: Mapping[str, Any]) -> dict[str, Any]:
     verifier = nested_object(settings, "verifier", "speculators_config.")
     named = {key: verifier[key] for key in ("name_or_path", "architectures") if verifier.get(key)}
     if "DeepseekV4" in str(named.get("architectures")):
-        raise UserError(
-            f"This drafter is for {named.get('name_or_path')} ({named['architectures']}), whose "
-            "taps are hyper-connection streams, which this version does not run."
-        )
+        raise unsupported(f"hyper-connection streams for taps, those of {named}")
     return named
 
 
 def _check_proposals(kind: Any, settings: Mapping[str, Any], proposals: int) -> None:
     """``speculative_tokens`` was the block size until April 2026, and is the proposals since."""
     if settings.get("algorithm") not in (None, kind):
-        raise UserError(
-            f"speculators_model_type is {kind!r} but speculators_config.algorithm "
-            f"{settings['algorithm']!r}; correct one."
-        )
+        algorithm = settings["algorithm"]
+        contradict("speculators_model_type", kind, "speculators_config.algorithm", algorithm)
     methods = settings.get("proposal_methods")
     first = methods[0] if isinstance(methods, list) and methods else methods
     if first is not None and not isinstance(first, Mapping):
-        raise UserError(f"proposal_methods is {methods!r}; it must be a list of objects.")
+        reject("proposal_methods", methods, "a list of objects")
     tokens = (first or {}).get("speculative_tokens")
     if tokens not in (None, proposals, proposals + 1):
-        raise UserError(
-            f"speculative_tokens is {tokens!r} but block_size makes {proposals} proposals; "
-            "one of the two is wrong."
-        )
+        contradict("speculative_tokens", tokens, "the number of proposals by block_size", proposals)

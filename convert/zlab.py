@@ -19,7 +19,7 @@ from .fields import (
     table_fields,
     taps,
 )
-from .keys import Additions, Keys
+from .keys import Additions, Keys, contradict
 from .layers import layer_fields, sliding_layers
 
 ROW_WINDOW = "a row at p sees context k with p - k < sliding_window"
@@ -63,15 +63,11 @@ def parse_zlab(config: Mapping[str, Any], names: Names, additions: Additions) ->
         "final_logit_softcapping": keys.get("final_logit_softcapping"),
     }
     fields["num_target_layers"] = _depth(keys, len(fields["target_layer_ids"]))
-    # Keys that repeat what another key says must say the same.
     _check_copy(keys, "num_aux_layers", "the number of taps", len(fields["target_layer_ids"]))
     _check_copy(keys, "pard_token", "mask_token_id", fields["mask_token_id"])
     variants = {"jetspec": jetspec, "z-lab-dflash2": dflash2, "angelspec": angelspec}
-    return Parsed(
-        format=next((name for name, found in variants.items() if found), "z-lab"),
-        config=close_config(keys, fields),
-        window=ROW_WINDOW,
-    )
+    name = next((name for name, found in variants.items() if found), "z-lab")
+    return close_config(keys, fields, format=name, window=ROW_WINDOW)
 
 
 def is_plain_deepspec(config: Mapping[str, Any]) -> bool:
@@ -102,7 +98,7 @@ def parse_deepspec(config: Mapping[str, Any], names: Names, additions: Additions
         "has_embed_tokens": True,
         "has_lm_head": True,
     }
-    return Parsed(format="deepspec", config=close_config(keys, fields), window=ROW_WINDOW)
+    return close_config(keys, fields, format="deepspec", window=ROW_WINDOW)
 
 
 def parse_muse(config: Mapping[str, Any], names: Names, additions: Additions) -> Parsed:
@@ -122,20 +118,15 @@ def parse_muse(config: Mapping[str, Any], names: Names, additions: Additions) ->
         "sliding_window": None if window is None else window + 1,
         "embed_scale": "raw",
     }
-    return Parsed(
-        format="muse-assistant", config=close_config(keys, fields), window=INCLUSIVE_WINDOW
-    )
+    return close_config(keys, fields, format="muse-assistant", window=INCLUSIVE_WINDOW)
 
 
 def _dflash2_fields(keys: Keys, architectures: Any) -> dict[str, Any]:
     """DFlash 2's four sizes, which come with its architecture and not without."""
     if architectures == ["DFlash2DraftModel"]:
         return {key: keys.required(key) for key in DFLASH2_KEYS}
-    if found := keys.all(*DFLASH2_KEYS):
-        raise UserError(
-            f"The config has DFlash 2's {next(iter(found))}, but its architectures are "
-            f"{architectures!r} and not ['DFlash2DraftModel']; one is wrong."
-        )
+    for where, value in keys.all(*DFLASH2_KEYS).items():
+        contradict(f"DFlash 2's {where}", value, "architectures", architectures)
     return {}
 
 
@@ -153,5 +144,6 @@ def _depth(keys: Keys, taps: int) -> Any:
 
 
 def _check_copy(keys: Keys, key: str, other: str, value: Any) -> None:
+    """A key that repeats what another one says must say the same."""
     if (found := keys.get(key)) not in (None, value):
-        raise UserError(f"{key} is {found!r} but {other} is {value!r}; correct one.")
+        contradict(key, found, other, value)

@@ -1,14 +1,19 @@
 """A tiny checkpoint of every format: its config, and its tensors by the format's own names."""
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import mlx.core as mx
-from tiny_checkpoint import parsed_config, tiny_config
+from tiny_checkpoint import (
+    Tensors,
+    parsed_config,
+    random_tensors,
+    tiny_config,
+    without_nones,
+    write_checkpoint,
+)
 
-from dflash_mlx.convert.detect import parse
-from dflash_mlx.convert.keys import Additions
-from dflash_mlx.convert.tensors import model_parameters
 from dflash_mlx.drafter.config import DrafterConfig
 
 LAYER = {
@@ -40,8 +45,8 @@ YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 
 def speculators_config(**changes: Any) -> dict[str, Any]:
     """A reduced vocabulary; a change to None removes the key, the layer's config is merged."""
     layer = changes.pop("transformer_layer_config", {})
-    merged = layer if not isinstance(layer, dict) else _without_nones(LAYER | layer)
-    return _without_nones(
+    merged = layer if not isinstance(layer, dict) else without_nones(LAYER | layer)
+    return without_nones(
         {
             "architectures": ["DFlashSpeculator"],
             "aux_hidden_state_layer_ids": [2, 6, 10],
@@ -82,7 +87,7 @@ def open_spec_config(**changes: Any) -> dict[str, Any]:
     return LAYER | {
         "architectures": ["DflashDraftModel"],
         "open_spec_config_version": "0.0.0",
-        "speculative_config": _without_nones(settings | changes),
+        "speculative_config": without_nones(settings | changes),
         "speculators_metadata": {"verifier_architectures": ["Qwen3ForCausalLM"]},
         "target_hidden_size": None,
     }
@@ -125,12 +130,13 @@ def jetspec_config() -> dict[str, Any]:
 
 
 def muse_config() -> dict[str, Any]:
-    config = LAYER | ALL_SLIDING | {"block_size": 8, "mask_token_id": 63}
-    architectures = {"architectures": ["MuseGlimmerAssistantModel"]}
     return (
-        config
-        | architectures
+        LAYER
+        | ALL_SLIDING
         | {
+            "architectures": ["MuseGlimmerAssistantModel"],
+            "block_size": 8,
+            "mask_token_id": 63,
             "model_type": "muse_glimmer_assistant",
             "target_layer_ids": [1, 5, 9],
         }
@@ -177,64 +183,58 @@ CONFIGS: dict[str, Callable[[], dict[str, Any]]] = {
     "AngelSpec": angelspec_config,
 }
 # What a format calls a tensor of ours, where it is not our name.
-_MUSE = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
-_ANGELSPEC = {
-    "fc.weight": "context_proj.weight",
-    "hidden_norm.weight": "context_norm.weight",
-    "norm.weight": "final_norm.weight",
+_SPELLINGS = {
+    "Muse assistant": {
+        "fc.weight": "encoder.fc.weight",
+        "hidden_norm.weight": "encoder.output_norm_enc.weight",
+    },
+    "AngelSpec": {
+        "fc.weight": "context_proj.weight",
+        "hidden_norm.weight": "context_norm.weight",
+        "norm.weight": "final_norm.weight",
+    },
 }
-_CODEBOOKS = {
-    f"candidate_selector.{side}_codebook.weight": f"candidate_selector.{side}_codebook"
-    for side in ("predecessor", "successor")
+_ANYWHERE = {
+    "candidate_selector.predecessor_codebook.weight": "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook.weight": "candidate_selector.successor_codebook",
+    "hidden_dim_adapter.weight": "hidden_dim_adapter.proj.weight",
 }
-_ADAPTER = {"hidden_dim_adapter.weight": "hidden_dim_adapter.proj.weight"}
-SPELLINGS = {"Muse assistant": _MUSE, "AngelSpec": _ANGELSPEC}
+TABLES = ("embed_tokens.weight", "lm_head.weight")
 
 
-def source_name(name: str, format_name: str) -> str:
-    """What a format calls the tensor that we call ``name``."""
-    return (_CODEBOOKS | _ADAPTER | SPELLINGS.get(format_name, {})).get(name, name)
+class Made(NamedTuple):
+    """A checkpoint: the drafter that it holds, and its tensors by our names and by its own."""
+
+    config: DrafterConfig
+    tensors: Tensors
+    stored: Tensors
 
 
-def random_tensors(config: DrafterConfig, dtype: mx.Dtype = mx.bfloat16) -> dict[str, mx.array]:
-    """Random weights by MLX name; ``d2t`` holds absolute ids."""
-    mx.random.seed(11)
-    tensors = {
-        name: mx.random.normal(expected.shape).astype(dtype)
-        for name, expected in model_parameters(config).items()
-    }
-    if config.draft_vocab_size is not None:
-        chosen = mx.random.permutation(config.vocab_size)[: config.draft_vocab_size]
-        tensors["d2t"] = mx.sort(chosen).astype(mx.int32)
-    return tensors
-
-
-def as_source(
-    tensors: dict[str, mx.array], config: DrafterConfig, format_name: str
-) -> dict[str, mx.array]:
-    """The same weights in the format: under its names, and ``d2t`` as offsets with ``t2d``."""
-    stored = {source_name(name, format_name): array for name, array in tensors.items()}
-    if "d2t" in stored:
-        ids = stored["d2t"]
-        stored["d2t"] = ids.astype(mx.int64) - mx.arange(ids.size)
-        stored["t2d"] = (mx.arange(config.vocab_size)[:, None] == ids).any(axis=1)
-    return stored
-
-
-def drafter_of(format_name: str, *, own_tables: bool = False) -> DrafterConfig:
-    """The drafter that a format's tiny checkpoint holds.
+def make(format_name: str, *, own_tables: bool = False) -> Made:
+    """A format's tiny checkpoint.
 
     Args:
         format_name: A key of ``CONFIGS``.
         own_tables: Ship an embedding table and a head where the config leaves it open.
     """
-    config = CONFIGS[format_name]()
-    if not own_tables:
-        return parsed_config(config)
-    names = set(model_parameters(parsed_config(config)))
-    tables = {"embed_tokens.weight", "lm_head.weight"}
-    return parse(config, names | tables, Additions())[0].config
+    config = parsed_config(CONFIGS[format_name](), *(TABLES if own_tables else ()))
+    tensors = random_tensors(config)
+    spelling = _ANYWHERE | _SPELLINGS.get(format_name, {})
+    stored = {spelling.get(name, name): array for name, array in tensors.items()}
+    if "d2t" in stored:
+        stored |= vocabulary_maps(tensors["d2t"], config.vocab_size)
+    return Made(config, tensors, stored)
 
 
-def _without_nones(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+def vocabulary_maps(ids: mx.array, vocab_size: int) -> Tensors:
+    """``d2t`` as offsets, and ``t2d``."""
+    offsets = ids.astype(mx.int64) - mx.arange(ids.size)
+    return {"d2t": offsets, "t2d": (mx.arange(vocab_size)[:, None] == ids).any(axis=1)}
+
+
+def write_format(
+    folder: Path, format_name: str, shards: int = 1, *, own_tables: bool = False
+) -> Made:
+    made = make(format_name, own_tables=own_tables)
+    write_checkpoint(folder, CONFIGS[format_name](), made.stored, shards)
+    return made

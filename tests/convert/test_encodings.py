@@ -1,7 +1,6 @@
 """Quantized checkpoints, whole: converted to the exact numbers, or refused in a sentence."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,16 @@ import numpy as np
 import pytest
 from quantized_checkpoint import ENCODINGS, compressed, make_tensors, modelopt, write_quantized
 from raw_tensors import Raw, bf16
-from tiny_checkpoint import snapshot, tiny_config, tiny_weights, write_checkpoint
+from test_any_value import VALUES, changed, paths
+from tiny_checkpoint import (
+    Tensors,
+    arrays,
+    recorded,
+    snapshot,
+    tiny_config,
+    tiny_weights,
+    write_checkpoint,
+)
 
 from dflash_mlx.convert import convert
 from dflash_mlx.convert.declared import read_declared
@@ -18,6 +26,15 @@ from dflash_mlx.errors import UserError
 
 NOWHERE = Path("nowhere")
 GATE = "layers.0.mlp.gate_proj"
+
+
+def converted(
+    tmp_path: Path, encoding: str, quantize_fc: bool = True, **options: Any
+) -> tuple[Tensors, dict[str, np.ndarray]]:
+    """What a conversion writes, and the float32 values that the checkpoint stands for."""
+    tensors, values = make_tensors(encoding, quantize_fc)
+    source = write_quantized(tmp_path / "source", tensors, ENCODINGS[encoding][1])
+    return arrays(convert(source, tmp_path / "out", **options)), values
 
 
 def refused(tmp_path: Path, problem: str, tensors: dict[str, Raw], *configs: Any) -> None:
@@ -32,9 +49,7 @@ def refused(tmp_path: Path, problem: str, tensors: dict[str, Raw], *configs: Any
 @pytest.mark.parametrize("quantize_fc", [True, False])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_exact_in_float32(tmp_path: Path, encoding: str, quantize_fc: bool) -> None:
-    tensors, values = make_tensors(encoding, quantize_fc)
-    source = write_quantized(tmp_path / "source", tensors, ENCODINGS[encoding][1])
-    found = mx.load(str(convert(source, tmp_path / "out", dtype="float32") / "model.safetensors"))
+    found, values = converted(tmp_path, encoding, quantize_fc, dtype="float32")
     assert set(found) == set(values)
     for name, expected in values.items():
         assert found[name].dtype == mx.float32
@@ -43,180 +58,110 @@ def test_exact_in_float32(tmp_path: Path, encoding: str, quantize_fc: bool) -> N
 
 @pytest.mark.parametrize("encoding", ["fp8 per tensor", "nvfp4 of ModelOpt"])
 def test_rounded_once_to_bfloat16(tmp_path: Path, encoding: str) -> None:
-    tensors, values = make_tensors(encoding, quantize_fc=True)
-    source = write_quantized(tmp_path / "source", tensors, ENCODINGS[encoding][1])
-    found = mx.load(str(convert(source, tmp_path / "out") / "model.safetensors"))
+    found, values = converted(tmp_path, encoding)
     for name, expected in values.items():
         assert found[name].dtype == mx.bfloat16
         assert mx.array_equal(found[name], mx.array(expected).astype(mx.bfloat16)), name
 
 
 def test_quantized_again_for_mlx(tmp_path: Path) -> None:
-    tensors, values = make_tensors("nvfp4 compressed", quantize_fc=True)
-    source = write_quantized(tmp_path / "source", tensors, ENCODINGS["nvfp4 compressed"][1])
-    folder = convert(source, tmp_path / "out", quantize=True, q_bits=8, q_group_size=32)
-    found = mx.load(str(folder / "model.safetensors"))
-    weight = mx.array(values["fc.weight"]).astype(mx.bfloat16)
-    packed, scale, bias = mx.quantize(weight, group_size=32, bits=8)
-    for part, expected in (("weight", packed), ("scales", scale), ("biases", bias)):
-        assert mx.array_equal(found[f"fc.{part}"], expected)
+    options = {"quantize": True, "q_bits": 8, "q_group_size": 32}
+    found, values = converted(tmp_path, "nvfp4 compressed", **options)
+    parts = mx.quantize(mx.array(values["fc.weight"]).astype(mx.bfloat16), group_size=32, bits=8)
+    for name, expected in zip(("weight", "scales", "biases"), parts, strict=True):
+        assert mx.array_equal(found[f"fc.{name}"], expected)
 
 
 def test_scales_of_activations_are_left_out(tmp_path: Path) -> None:
     tensors, values = make_tensors("fp8 per tensor", quantize_fc=False)
     one = ("F32", np.ones((), np.float32))
-    extra = {f"{GATE}.input_scale": one, "layers.1.self_attn.k_proj.k_scale": one}
-    extra["layers.0.self_attn.v_scale"] = one
-    source = write_quantized(tmp_path / "source", tensors | extra, modelopt("FP8"))
-    found = mx.load(str(convert(source, tmp_path / "out") / "model.safetensors"))
-    assert set(found) == set(values)
+    attention = ("layers.1.self_attn.k_proj.k_scale", "layers.0.self_attn.v_scale")
+    places = (f"{GATE}.input_scale", *attention)
+    source = write_quantized(
+        tmp_path / "source", tensors | dict.fromkeys(places, one), modelopt("FP8")
+    )
+    assert set(arrays(convert(source, tmp_path / "out"))) == set(values)
 
 
 def test_scales_of_activations_need_quantized_weights(tmp_path: Path) -> None:
-    plain = write_checkpoint(tmp_path / "plain")
-    weights = mx.load(str(plain / "model.safetensors"))
-    weights["layers.0.self_attn.k_scale"] = mx.ones(1)
-    mx.save_safetensors(str(plain / "model.safetensors"), weights)
+    """Or a declaration that at least the cache is quantized."""
+    scale = "layers.0.self_attn.k_scale"
+    weights = tiny_weights() | {scale: mx.ones(1)}
+    plain = write_checkpoint(tmp_path / "plain", weights=weights)
     with pytest.raises(UserError, match="k_scale"):
         convert(plain, tmp_path / "out")
+    config = tiny_config(quantization_config=modelopt(None))
+    source = write_checkpoint(tmp_path / "source", config, weights)
+    origin = recorded(convert(source, tmp_path / "out"))
+    assert (list(origin["dropped"]), origin["encodings"]) == ([scale], [])
 
 
 def test_declared_by_modelopts_own_file(tmp_path: Path) -> None:
     tensors, values = make_tensors("nvfp4 of ModelOpt", quantize_fc=False)
     declaration = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
     source = write_quantized(tmp_path / "source", tensors, None, declaration)
-    folder = convert(source, tmp_path / "out", dtype="float32")
-    found = mx.load(str(folder / "model.safetensors"))
+    found = arrays(convert(source, tmp_path / "out", dtype="float32"))
     np.testing.assert_array_equal(np.array(found[f"{GATE}.weight"]), values[f"{GATE}.weight"])
 
 
-def test_only_the_cache_is_declared_quantized(tmp_path: Path) -> None:
-    weights = tiny_weights(tiny_config()) | {"layers.0.self_attn.k_scale": mx.ones(1)}
-    config = tiny_config(quantization_config=modelopt(None))
-    folder = convert(write_checkpoint(tmp_path / "source", config, weights), tmp_path / "out")
-    source = json.loads((folder / "config.json").read_text())["source"]
-    assert list(source["dropped"]) == ["layers.0.self_attn.k_scale"]
-    assert source["encodings"] == []
+Edit = Callable[[dict[str, Raw]], object]
 
 
-def change(name: str, dtype: str | None, edit: Callable[[np.ndarray], np.ndarray]) -> Any:
+def drop(part: str) -> Edit:
+    return lambda tensors: tensors.pop(f"{GATE}.{part}")
+
+
+def put(part: str, raw: Raw) -> Edit:
+    return lambda tensors: tensors.update({f"{GATE}.{part}": raw})
+
+
+def edit(part: str, change: Callable[[np.ndarray], np.ndarray]) -> Edit:
     def apply(tensors: dict[str, Raw]) -> None:
-        found, array = tensors[name]
-        tensors[name] = (dtype or found, edit(array))
+        dtype, array = tensors[f"{GATE}.{part}"]
+        tensors[f"{GATE}.{part}"] = dtype, change(array)
 
     return apply
 
 
-CORRUPTIONS: dict[str, tuple[str, Callable[[dict[str, Raw]], object], str]] = {
-    "no scale": (
-        "fp8 per tensor",
-        lambda t: t.pop(f"{GATE}.weight_scale"),
-        "gate_proj is quantized in a way",
-    ),
-    "no tensor scale": (
+def plain(tensors: dict[str, Raw]) -> None:
+    for name in [*tensors]:
+        raw = tensors.pop(name)
+        if name.endswith("weight"):
+            tensors[name] = bf16(np.ones(raw[1].shape))
+
+
+ONES = np.ones((12, 2), np.int32)
+CORRUPTIONS: list[tuple[str, Edit, str]] = [
+    ("fp8 per tensor", drop("weight_scale"), "gate_proj is quantized in a way"),
+    ("nvfp4 of ModelOpt", drop("weight_scale_2"), "gate_proj is quantized in a way"),
+    ("fp8 per tensor", put("weight", ("F8_E5M2", np.ones((96, 64), np.uint8))), "weight F8_E5M2"),
+    ("fp8 per channel", edit("weight_scale", lambda a: a.T), r"shape \[96, 64\].*\[1, 96\]"),
+    ("fp8 in blocks", edit("weight_scale_inv", lambda a: a[:-1]), r"scales of shape \[2, 2\]"),
+    ("nvfp4 compressed", edit("weight_packed", lambda a: a[:, :-1]), r"NVFP4 .* \[96, 62\]"),
+    ("mxfp4 compressed", edit("weight_scale", lambda a: np.repeat(a, 2, 1)), "do not fit"),
+    ("int4", edit("weight_scale", lambda a: np.repeat(a, 3, 1)[:, :5]), "do not fit"),
+    ("fp8 per tensor", edit("weight", lambda a: a.reshape(-1)), r"not \[out, in\]"),
+    (
         "nvfp4 of ModelOpt",
-        lambda t: t.pop(f"{GATE}.weight_scale_2"),
-        "gate_proj is quantized in a way",
-    ),
-    "e5m2": (
-        "fp8 per tensor",
-        change(f"{GATE}.weight", "F8_E5M2", lambda a: a),
-        "weight F8_E5M2",
-    ),
-    "transposed channels": (
-        "fp8 per channel",
-        change(f"{GATE}.weight_scale", None, lambda a: a.T),
-        r"gate_proj has FP8 weights for shape \[96, 64\], but scales of shape \[1, 96\]",
-    ),
-    "a block too few": (
-        "fp8 in blocks",
-        change(f"{GATE}.weight_scale_inv", None, lambda a: a[:-1]),
-        r"scales of shape \[2, 2\]",
-    ),
-    "odd columns": (
-        "nvfp4 compressed",
-        change(f"{GATE}.weight_packed", None, lambda a: a[:, :-1]),
-        r"NVFP4 weights for shape \[96, 62\]",
-    ),
-    "groups of 16 for mxfp4": (
-        "mxfp4 compressed",
-        change(f"{GATE}.weight_scale", None, lambda a: np.repeat(a, 2, 1)),
-        "do not fit",
-    ),
-    "groups that do not divide": (
-        "int4",
-        change(f"{GATE}.weight_scale", None, lambda a: np.repeat(a, 3, 1)[:, :5]),
-        "do not fit",
-    ),
-    "a weight of one axis": (
-        "fp8 per tensor",
-        change(f"{GATE}.weight", None, lambda a: a.reshape(-1)),
-        r"not \[out, in\]",
-    ),
-    "several tensor scales": (
-        "nvfp4 of ModelOpt",
-        change(f"{GATE}.weight_scale_2", None, lambda a: np.ones(3, np.float32)),
+        edit("weight_scale_2", lambda a: np.ones(3, np.float32)),
         "weight_scale_2 has shape",
     ),
-    "padded words": (
-        "int4",
-        change(f"{GATE}.weight_shape", None, lambda a: a - 1),
-        r"weight_shape \[95, 63\]",
-    ),
-    "wrong size after all": (
-        "fp8 per tensor",
-        change(f"{GATE}.weight", None, lambda a: a[:-1]),
-        r"gate_proj.weight has shape \[95, 64\]",
-    ),
-    "NaN code": (
-        "fp8 per tensor",
-        change(f"{GATE}.weight", None, lambda a: np.full_like(a, 127)),
-        "gate_proj.weight holds NaN",
-    ),
-    "NaN exponent": (
-        "mxfp8",
-        change(f"{GATE}.weight_scale", None, lambda a: np.full_like(a, 255)),
-        "gate_proj.weight holds NaN or infinity",
-    ),
-    "zero scale": (
-        "fp8 per tensor",
-        change(f"{GATE}.weight_scale", None, np.zeros_like),
-        "gate_proj.weight is all zeros",
-    ),
-    "plain as well": (
-        "int4",
-        lambda t: t.update({f"{GATE}.weight": bf16(np.ones((96, 64)))}),
-        "gate_proj is quantized in a way",
-    ),
-    "GPTQ": (
-        "int4",
-        lambda t: t.update({f"{GATE}.qweight": ("I32", np.ones((8, 96), np.int32))}),
-        "quantized with GPTQ or AWQ",
-    ),
-    "zero points": (
-        "int4",
-        lambda t: t.update({f"{GATE}.weight_zero_point": ("I32", np.ones((12, 2), np.int32))}),
-        "asymmetric",
-    ),
-    "smoothed": (
-        "nvfp4 of ModelOpt",
-        lambda t: t.update({f"{GATE}.pre_quant_scale": bf16(np.ones(64))}),
-        "quantized with AWQ",
-    ),
-    "none is quantized": (
-        "fp8 per tensor",
-        lambda t: [
-            t.update({n: bf16(np.ones(t[n][1].shape))}) if n.endswith("weight") else t.pop(n)
-            for n in list(t)
-        ],
-        "has unquantized weights, but its configuration declares FP8",
-    ),
-}
+    ("int4", edit("weight_shape", lambda a: a[:1]), "weight_shape has shape"),
+    ("int4", edit("weight_shape", lambda a: a - 1), r"weight_shape \[95, 63\]"),
+    ("fp8 per tensor", edit("weight", lambda a: a[:-1]), r"gate_proj.weight has shape \[95, 64\]"),
+    ("fp8 per tensor", edit("weight", lambda a: np.full_like(a, 127)), "gate_proj.weight .*NaN"),
+    ("mxfp8", edit("weight_scale", lambda a: np.full_like(a, 255)), "gate_proj.weight holds NaN"),
+    ("fp8 per tensor", edit("weight_scale", np.zeros_like), "gate_proj.weight is all zeros"),
+    ("int4", put("weight", bf16(np.ones((96, 64)))), "gate_proj is quantized in a way"),
+    ("int4", put("qweight", ("I32", ONES)), "quantized with GPTQ or AWQ"),
+    ("int4", put("weight_zero_point", ("I32", ONES)), "asymmetric"),
+    ("nvfp4 of ModelOpt", put("pre_quant_scale", bf16(np.ones(64))), "quantized with AWQ"),
+    ("fp8 per tensor", plain, "has unquantized weights, but its configuration declares FP8"),
+]
 
 
-@pytest.mark.parametrize("corruption", CORRUPTIONS)
-def test_corruption(tmp_path: Path, corruption: str) -> None:
-    encoding, corrupt, problem = CORRUPTIONS[corruption]
+@pytest.mark.parametrize(("encoding", "corrupt", "problem"), CORRUPTIONS)
+def test_corruption(tmp_path: Path, encoding: str, corrupt: Edit, problem: str) -> None:
     tensors, _ = make_tensors(encoding, quantize_fc=False)
     corrupt(tensors)
     refused(tmp_path, problem, tensors, ENCODINGS[encoding][1])
@@ -253,22 +198,6 @@ def test_two_declarations_that_differ(tmp_path: Path) -> None:
     refused(tmp_path, "declares FP8 weights, but", tensors, modelopt("FP8"), other)
 
 
-ODD_VALUES = (None, True, -1, 1.5, "", "x", [], [1], {}, {"a": None})
-
-
-def places(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every key in a nested object."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield (*path, key)
-            yield from places(inner, (*path, key))
-
-
-def with_value(config: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    key, *rest = path
-    return config | {key: with_value(config[key], tuple(rest), value) if rest else value}
-
-
 MIXED = modelopt("MIXED_PRECISION") | {"quantized_layers": {"a": {"quant_algo": "NVFP4"}}}
 DECLARATIONS = [{"quantization_config": config} for _, config in ENCODINGS.values()]
 DECLARATIONS.append({"quantization_config": MIXED})
@@ -276,10 +205,10 @@ DECLARATIONS.append({"quantization_config": MIXED})
 
 @pytest.mark.parametrize("declaration", DECLARATIONS)
 def test_any_value_of_any_key_is_read_or_refused(declaration: dict[str, Any]) -> None:
-    for path in places(declaration):
-        for value in ODD_VALUES:
+    for path in paths(declaration):
+        for value in VALUES:
             try:
-                found = read_declared(NOWHERE, with_value(declaration, path, value))
+                found = read_declared(NOWHERE, changed(declaration, path, value))
             except UserError as error:
                 assert len(str(error).splitlines()) == 1
             else:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from formats import CONFIGS, drafter_of
-from tiny_checkpoint import tiny_config, tiny_weights, write_checkpoint
+from formats import CONFIGS, make
+from tiny_checkpoint import write_checkpoint
 
 from dflash_mlx.convert import convert
 from dflash_mlx.convert.tensors import model_parameters
@@ -68,7 +68,7 @@ def patterns() -> set[str]:
 def test_every_tensor() -> None:
     """All formats together have every tensor of the page, and no other."""
     found = set()
-    drafters = [drafter_of(name, own_tables=name == "z-lab") for name in CONFIGS]
+    drafters = [make(name, own_tables=name == "z-lab").config for name in CONFIGS]
     drafters.append(dataclasses.replace(drafters[0], attention_bias=True, has_mask_embedding=True))
     for drafter in drafters:
         found |= {re.sub(r"layers\.\d+\.", "layers.i.", name) for name in model_parameters(drafter)}
@@ -77,7 +77,7 @@ def test_every_tensor() -> None:
 
 @pytest.mark.parametrize("quantize", [False, True])
 def test_every_other_key_of_the_file(tmp_path: Path, quantize: bool) -> None:
-    source = write_checkpoint(tmp_path / "source", tiny_config(), tiny_weights(tiny_config()))
+    source = write_checkpoint(tmp_path / "source")
     folder = convert(source, tmp_path / "out", quantize=quantize, q_group_size=32)
     config = json.loads((folder / "config.json").read_text())
     for key in [*set(config) - set(documented()), *config["source"]]:

@@ -38,7 +38,7 @@ def test_read(tmp_path: Path, dtype: mx.Dtype, token_id: int | None) -> None:
 def test_converted_with_the_drafter(tmp_path: Path, as_tensor: bool) -> None:
     """Also for a mask token that the target's vocabulary does not have."""
     config = tiny_config(dflash_config={"mask_token_id": 64})
-    weights = tiny_weights(tiny_config())
+    weights = tiny_weights()
     if as_tensor:
         weights["mask_embedding"] = ROW.astype(mx.bfloat16)
     source = write_checkpoint(tmp_path / "source", config, weights)
@@ -53,7 +53,7 @@ def test_converted_with_the_drafter(tmp_path: Path, as_tensor: bool) -> None:
 
 def test_without_it_the_mask_token_must_be_in_the_vocabulary(tmp_path: Path) -> None:
     config = tiny_config(dflash_config={"mask_token_id": 64})
-    source = write_checkpoint(tmp_path / "source", config, tiny_weights(tiny_config()))
+    source = write_checkpoint(tmp_path / "source", config, tiny_weights())
     with pytest.raises(UserError, match="mask_token_id is 64"):
         convert(source, tmp_path / "out")
 
@@ -77,7 +77,7 @@ def test_wrong_row(tmp_path: Path, row: mx.array, token_id: int | None, problem:
 
 
 def test_twice(tmp_path: Path) -> None:
-    weights = tiny_weights(tiny_config()) | {"mask_embedding": ROW}
+    weights = tiny_weights() | {"mask_embedding": ROW}
     source = write_checkpoint(tmp_path / "source", weights=weights)
     write_torch_file(source / "mask_embedding.pt", ROW)
     with pytest.raises(UserError, match="both a tensor mask_embedding and a file"):

@@ -1,20 +1,20 @@
 """Every published config gets the verdict it should, and its plan of tensors is ours."""
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from published import COMPLETED, NAMES, PLANS, REFUSED, RUNS, Runs, add, completed, plan, published
 
-from dflash_mlx.convert.detect import find_format, recognize
-from dflash_mlx.convert.fields import Parsed
-from dflash_mlx.convert.tensors import map_names, model_parameters
+from dflash_mlx.convert.detect import parse, recognize
+from dflash_mlx.convert.export import zlab_config
+from dflash_mlx.convert.keys import Additions
+from dflash_mlx.convert.tensors import model_parameters
+from dflash_mlx.drafter.config import DrafterConfig
 from dflash_mlx.drafter.rope_config import RopeConfig
-
-
-def parsed(name: str, names: list[str] | None = None) -> Parsed:
-    verdict = recognize(completed(name), names)
-    assert verdict.problem is None
-    return verdict.parsed
+from dflash_mlx.errors import UserError
+from dflash_mlx.loading.known_pairs import KnownPair, known_pairs
 
 
 def test_every_published_config_has_a_verdict() -> None:
@@ -25,24 +25,23 @@ def test_every_published_config_has_a_verdict() -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_runs(name: str) -> None:
+    """Also exported to what reads back as the same drafter, or refused by name."""
     verdict = recognize(completed(name))
-    config = verdict.parsed.config
-    letters = [
-        ("s" if sliding else "f").upper() if causal else ("s" if sliding else "f")
-        for sliding, causal in zip(config.sliding, config.causal, strict=True)
-    ]
-    assert RUNS[name] == Runs(
-        verdict.format,
-        "".join(letters),
-        (config.num_attention_heads, config.num_key_value_heads, config.head_dim),
-        config.block_size,
-        config.mask_token_id,
-        config.target_layer_ids,
-        config.num_target_layers,
-        config.rope.theta,
-        config.sliding_window,
-    )
+    assert Runs.of(verdict.format, verdict.parsed.config) == RUNS[name]
+    config = without_mask(verdict.parsed.config)
     assert config.target_hidden_size == config.hidden_size
+    try:
+        exported = zlab_config(config)
+    except UserError as error:
+        assert any(key in str(error) for key in ("num_target_layers", "has_", "window_rule"))
+        assert not name.startswith("z-lab") or config.num_target_layers is None
+        return
+    assert without_mask(recognize(exported).parsed.config) == config
+
+
+def without_mask(config: DrafterConfig) -> DrafterConfig:
+    """As long as nobody has seen the tensors, there may be a mask embedding."""
+    return replace(config, has_mask_embedding=False, mask_token_id=0)
 
 
 @pytest.mark.parametrize("name", sorted(set(RUNS) & set(PLANS)))
@@ -52,13 +51,9 @@ def test_plan(name: str) -> None:
     if name == "z-lab__Alpamayo-1.5-10B-DFlash":
         # Its mask embedding comes in a file of its own.
         shapes["mask_embedding"] = (4096,)
-    read = parsed(name, list(shapes))
-    used, dropped = map_names(shapes, find_format(completed(name)))
-    expected = model_parameters(read.config)
-    assert {key: shapes[in_file] for key, in_file in used.items()} == {
-        key: tensor.shape for key, tensor in expected.items() if key in used
-    }
-    assert set(expected) - set(used) <= {"mask_embedding"}
+    parsed, (used, dropped) = parse(completed(name), shapes, Additions())
+    expected = {key: array.shape for key, array in model_parameters(parsed.config).items()}
+    assert {key: shapes[in_file] for key, in_file in used.items()} == expected
     assert set(dropped) <= {"t2d"}
 
 
@@ -82,57 +77,81 @@ def test_refused_by_name(name: str) -> None:
     assert "\n" not in verdict.problem
 
 
-def test_yarn() -> None:
-    """mscale equals mscale_all_dim, so the amplitude is 1, and not 0.1 ln 64 + 1."""
-    assert parsed("z-lab__Kimi-K2.6-DFlash").config.rope == RopeConfig(
-        rope_type="yarn",
-        theta=50000.0,
-        factor=64.0,
-        attention_factor=1.0,
-        traditional=False,
-        original_max_position_embeddings=4096,
-        beta_fast=32.0,
-        beta_slow=1.0,
-    )
+# The settings that a wrong guess would halve acceptance with, and say nothing.
+CONVENTIONS: dict[str, dict[str, Any]] = {
+    "z-lab__gemma-4-31B-it-DFlash": {"embed_scale": "target", "final_logit_softcapping": 30.0},
+    "z-lab__Qwen3-4B-DFlash-b16": {"embed_scale": "target", "final_logit_softcapping": None},
+    "z-lab__Muse-Glimmer-30B-DFlash2": {
+        "embed_scale": "raw",
+        "final_logit_softcapping": 20.0,
+        "output_multiplier": 0.19611613513818404,
+    },
+    "z-lab__Qwen3.8-27B-DFlash2": {
+        "conv_kernel_size": 2,
+        "conv_group_size": 16,
+        "selector_rank": 256,
+        "selector_top_k": 16,
+    },
+    "meta-models__Muse-Glimmer-30B-assistant": {"embed_scale": "raw"},
+    "RedHatAI__gemma-4-31B-it-speculator.dflash": {"embed_scale": "raw"},
+    "RedHatAI__Qwen3-8B-speculator.dflash": {
+        "window_rule": "anchor",
+        "draft_vocab_size": 32000,
+        "has_lm_head": True,
+    },
+    "deepseek-ai__dflash_qwen3_4b_block7": {
+        "embed_scale": "raw",
+        "sample_from_anchor": True,
+        "has_embed_tokens": True,
+        "has_lm_head": True,
+    },
+    "nvidia__NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4-DFlash": {
+        "has_embed_tokens": True,
+        "has_lm_head": False,
+    },
+    # mscale equals mscale_all_dim, so the amplitude is 1, and not 0.1 ln 64 + 1.
+    "z-lab__Kimi-K2.6-DFlash": {
+        "rope": RopeConfig(
+            rope_type="yarn",
+            theta=50000.0,
+            factor=64.0,
+            attention_factor=1.0,
+            traditional=False,
+            original_max_position_embeddings=4096,
+            beta_fast=32.0,
+            beta_slow=1.0,
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_conventions(name: str) -> None:
+    config = recognize(completed(name)).parsed.config
+    assert {key: getattr(config, key) for key in CONVENTIONS[name]} == CONVENTIONS[name]
+    assert config.sample_from_anchor is ("deepseek" in name)
+
+
+def configs_of(pair: KnownPair) -> list[str]:
+    return [name for name in NAMES if name.split("@")[0].replace("__", "/", 1) == pair.drafter]
+
+
+CHECKED = [(pair, name) for pair in known_pairs() for name in configs_of(pair)]
+
+
+def test_most_of_the_table_of_known_pairs_is_checked() -> None:
+    assert len({pair.drafter for pair, _ in CHECKED}) >= 30
 
 
 @pytest.mark.parametrize(
-    ("name", "embed_scale", "softcap", "multiplier"),
-    [
-        ("z-lab__gemma-4-31B-it-DFlash", "target", 30.0, 1.0),
-        ("z-lab__Qwen3-4B-DFlash-b16", "target", None, 1.0),
-        ("z-lab__Muse-Glimmer-30B-DFlash2", "raw", 20.0, 0.19611613513818404),
-        ("meta-models__Muse-Glimmer-30B-assistant", "raw", None, 1.0),
-        ("RedHatAI__gemma-4-31B-it-speculator.dflash", "raw", None, 1.0),
-        ("deepseek-ai__dflash_qwen3_4b_block7", "raw", None, 1.0),
-    ],
+    ("pair", "name"), CHECKED, ids=lambda value: getattr(value, "drafter", value)
 )
-def test_embeddings_and_logits(
-    name: str, embed_scale: str, softcap: float | None, multiplier: float
-) -> None:
-    config = parsed(name).config
-    found = config.embed_scale, config.final_logit_softcapping, config.output_multiplier
-    assert found == (embed_scale, softcap, multiplier)
-
-
-def test_what_the_conventions_are() -> None:
-    """The settings that a wrong guess would halve acceptance with, and say nothing."""
-    nemotron = parsed("nvidia__NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4-DFlash").config
-    assert (nemotron.has_embed_tokens, nemotron.has_lm_head) == (True, False)
-    assert nemotron.rope.attention_factor == pytest.approx(1.4852030263919618)
-    deepspec = parsed("deepseek-ai__dflash_qwen3_4b_block7").config
-    assert deepspec.sample_from_anchor
-    assert (deepspec.has_embed_tokens, deepspec.has_lm_head) == (True, True)
-    red_hat = parsed("RedHatAI__Qwen3-8B-speculator.dflash")
-    assert (red_hat.tap_base, red_hat.config.window_rule) == (1, "anchor")
-    assert (red_hat.config.draft_vocab_size, red_hat.config.has_lm_head) == (32000, True)
-    assert red_hat.verifier == {
-        "name_or_path": "Qwen/Qwen3-8B",
-        "architectures": ["Qwen3ForCausalLM"],
-    }
-    assert not any(
-        parsed(name).config.sample_from_anchor for name in RUNS if "deepseek" not in name
-    )
-    dflash2 = parsed("z-lab__Qwen3.8-27B-DFlash2").config
-    assert (dflash2.conv_kernel_size, dflash2.conv_group_size) == (2, 16)
-    assert (dflash2.selector_rank, dflash2.selector_top_k) == (256, 16)
+def test_known_pair(pair: KnownPair, name: str) -> None:
+    if name in REFUSED:
+        assert pair.unsupported is not None
+        return
+    config = recognize(completed(name)).parsed.config
+    assert pair.unsupported is None or "--block-size" in pair.unsupported
+    assert pair.block_size in (RUNS[name].block_size, None)
+    assert (pair.hidden_size, pair.vocab_size) == (config.target_hidden_size, config.vocab_size)
+    assert config.num_target_layers in (pair.num_layers, None)

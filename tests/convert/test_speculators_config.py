@@ -107,29 +107,18 @@ def test_verifier_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"aux_hidden_state_layer_ids": None}, "has no aux_hidden_state_layer_ids"),
         ({"aux_hidden_state_layer_ids": [0, 6]}, "embeddings"),
-        ({"aux_hidden_state_layer_ids": [6, 2]}, "not strictly increasing"),
+        ({"aux_hidden_state_layer_ids": [6, 2]}, "strictly increasing"),
         ({"aux_hidden_state_layer_ids": "6"}, "must be a list"),
-        ({"block_size": None}, "has no block_size"),
-        ({"block_size": 1}, "block_size is 1"),
-        ({"mask_token_id": None}, "has no mask_token_id"),
         ({"mask_token_id": 64}, "mask_token_id is 64"),
-        ({"mask_token_id": "<|MASK|>"}, "the text '<|MASK|>'.*tokenizer"),
         ({"speculators_model_type": "eagle3"}, "speculators_model_type 'eagle3'"),
-        ({"norm_before_residual": True}, "does not know: norm_before_residual at the top level"),
-        (nested(norm_after=True), "does not know: norm_after in transformer_layer_config"),
         (nested(model_type="gemma3_text"), "model_type 'gemma3_text'"),
-        (nested(vocab_size=None), "has no vocab_size"),
-        (nested(hidden_act="gelu"), "an activation other than silu"),
-        (nested(use_sliding_window=False), "use_sliding_window is false"),
+        (nested(use_sliding_window=False), "use_sliding_window is False"),
         (nested(sliding_window=None), "no sliding_window"),
         (nested(sliding_window=[6, 6, 0]), "sliding_window"),
         (nested(layer_types=None, use_sliding_window=True), "without layer_types"),
-        (nested(block_size=4), "block_size is 8 .* but 4"),
         ({"sliding_window_non_causal": 1}, "sliding_window_non_causal is 1"),
         ({"transformer_layer_config": [1]}, "must be an object"),
-        ({"markov_rank": 256}, "DSpark's heads"),
     ],
 )
 def test_mistakes(changes: dict[str, Any], problem: str) -> None:
@@ -140,7 +129,7 @@ def test_mistakes(changes: dict[str, Any], problem: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"algorithm": "dspark"}, "algorithm 'dspark'"),
+        ({"algorithm": "dspark"}, "algorithm is 'dspark'"),
         ({"proposal_methods": [{"speculative_tokens": 5}]}, "speculative_tokens is 5"),
         ({"proposal_methods": 3}, "proposal_methods"),
         ({"verifier": 3}, "verifier is 3"),
@@ -190,10 +179,8 @@ HUGGING_FACE = {
         ({"target_layer_ids": [-1, 2]}, "embeddings"),
         ({"target_layer_ids": 3}, "must be a list"),
         ({"target_layer_start_idx": 2}, "target_layer_start_idx is 2"),
-        ({"sample_from_anchor": "false"}, "sample_from_anchor 'false'"),
+        ({"sample_from_anchor": "false"}, "sample_from_anchor is 'false'"),
         ({"sample_from_anchor": None}, "lacks sample_from_anchor"),
-        ({"mask_token_id": None}, "lacks mask_token_id"),
-        ({"sliding_window_non_causal": None}, "lacks sliding_window_non_causal"),
         ({"block_size": 16}, "block_size, which the Open Spec Config 0.0.0 does not have"),
         ({"dflash_config": {}}, "dflash_config"),
     ],
@@ -205,5 +192,5 @@ def test_mistakes_in_open_spec(changes: dict[str, Any], problem: str) -> None:
 
 def test_other_version_of_open_spec() -> None:
     config = open_spec_config() | {"open_spec_config_version": "1.0.0"}
-    with pytest.raises(UserError, match=r"'1.0.0'; this version reads only '0.0.0'"):
+    with pytest.raises(UserError, match=r"'1.0.0'.*'0.0.0'"):
         parsed_config(config)

@@ -4,10 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-from tiny_checkpoint import write_checkpoint
-
-from dflash_mlx.convert import convert_cached
 from dflash_mlx.files import remove_stale
 
 TWO_DAYS = 2 * 24 * 60 * 60
@@ -48,12 +44,3 @@ def test_links_and_files_stay(tmp_path: Path) -> None:
 
 def test_no_such_folder(tmp_path: Path) -> None:
     remove_stale(tmp_path / "none")
-
-
-def test_a_conversion_cleans_up_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    drafters = tmp_path / "cache" / "dflash-mlx" / "drafters"
-    old = left_behind(drafters / ".a-0123.89abcdef.partial", TWO_DAYS)
-    folder = convert_cached(write_checkpoint(tmp_path / "source"))
-    assert list(drafters.iterdir()) == [folder]
-    assert not old.exists()

@@ -47,32 +47,6 @@ def test_block_size_and_theta_wherever_they_are(block: str, theta: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_hidden_layers",
-        "num_key_value_heads",
-        "rms_norm_eps",
-        "vocab_size",
-    ],
-)
-def test_missing_key(key: str) -> None:
-    config = tiny_config(**{key: None})
-    # Without layer_types, a missing num_hidden_layers is reported as itself.
-    config.pop("layer_types")
-    with pytest.raises(UserError, match=f"has no {key}"):
-        parsed_config(config)
-
-
-@pytest.mark.parametrize("key", ["mask_token_id", "target_layer_ids"])
-def test_missing_nested_key(key: str) -> None:
-    with pytest.raises(UserError, match=f"has no {key}"):
-        parsed_config(tiny_config(dflash_config={key: None}))
-
-
-@pytest.mark.parametrize(
     ("changes", "problem"),
     [
         ({"mask_token_id": 62}, "mask_token_id is 62 .* but 63"),
@@ -82,30 +56,18 @@ def test_missing_nested_key(key: str) -> None:
         ({"num_aux_layers": 4}, "num_aux_layers is 4"),
         ({"pard_token": 62}, "pard_token is 62"),
         ({"draft_vocab_size": 32, "has_lm_head": False}, "draft_vocab_size is 32"),
-        ({"draft_vocab_size": 96}, "draft_vocab_size is 96"),
-        ({"v_head_dim": 16}, "v_head_dim is 16 but head_dim is 32"),
-        ({"conv_kernel_size": 2}, "DFlash 2's conv_kernel_size .* not .'DFlash2DraftModel'"),
-        ({"architectures": ["DFlash2DraftModel"]}, "has no conv_kernel_size"),
-        ({"dflash_config": {"target_layer_ids": [5, 1, 9]}}, "not strictly increasing"),
-        ({"dflash_config": {"target_layer_ids": [1, 5, 5]}}, "not strictly increasing"),
+        ({"v_head_dim": 16}, "v_head_dim 16 .*head_dim 32"),
+        ({"conv_kernel_size": 2}, "DFlash 2's conv_kernel_size .*'DFlashDraftModel'"),
+        ({"dflash_config": {"target_layer_ids": [1, 5, 5]}}, "strictly increasing"),
         ({"dflash_config": {"target_layer_ids": [-1, 5, 9]}}, "the target's embeddings"),
         ({"dflash_config": {"target_layer_ids": []}}, "target_layer_ids"),
-        ({"use_aux_hidden_state": False}, "use_aux_hidden_state is false, but there are taps"),
-        ({"block_size": 1}, "block_size is 1"),
-        ({"sample_from_anchor": 1}, "sample_from_anchor is 1"),
+        ({"use_aux_hidden_state": False}, r"use_aux_hidden_state is False .*\[1, 5, 9\]"),
         ({"input_embedding_scale": -1.0}, "input_embedding_scale"),
         ({"final_logit_softcapping": 0}, "final_logit_softcapping"),
-        ({"num_target_layers": 10}, "tap on the target's last layer"),
         ({"num_target_layers": 3}, "below num_target_layers"),
-        ({"layer_types": ["full_attention"]}, "layer_types"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
         ({"head_dim": None, "num_attention_heads": 6}, "no head_dim"),
-        ({"dflash_config": {"mask_token_id": "<mask>"}}, "mask_token_id"),
+        ({"dflash_config": {"mask_token_id": "<mask>"}}, "mask_token_id is '<mask>'"),
         ({"dflash_config": {"target_layer_ids": 3}}, "target_layer_ids"),
-        ({"architectures": ["Qwen3ForCausalLM"]}, "not a DFlash drafter"),
-        ({"model_type": "llama"}, "not a DFlash drafter"),
-        ({"secret_switch": 3}, "does not know: secret_switch"),
-        ({"dflash_config": {"mystery": 1}}, "does not know: mystery in dflash_config"),
         ({"open_spec_config_version": "0.0.0"}, "a None drafter"),
     ],
 )
@@ -171,18 +133,18 @@ def test_feature(key: str, value: Any, name: str, nested: bool) -> None:
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
-    ("key", "value", "field"),
+    ("key", "value"),
     [
-        ("final_logit_softcapping", 30.0, "final_logit_softcapping"),
-        ("output_multiplier", 0.196, "output_multiplier"),
-        ("input_embedding_scale", 8.0, "input_embedding_scale"),
-        ("has_embed_tokens", True, "has_embed_tokens"),
-        ("has_lm_head", True, "has_lm_head"),
+        ("final_logit_softcapping", 30.0),
+        ("output_multiplier", 0.196),
+        ("input_embedding_scale", 8.0),
+        ("has_embed_tokens", True),
+        ("has_lm_head", True),
     ],
 )
-def test_settings_of_embeddings_and_logits(key: str, value: Any, field: str, nested: bool) -> None:
+def test_settings_of_embeddings_and_logits(key: str, value: Any, nested: bool) -> None:
     changes = {"dflash_config": {key: value}} if nested else {key: value}
-    assert getattr(parsed_config(tiny_config(**changes)), field) == value
+    assert getattr(parsed_config(tiny_config(**changes)), key) == value
     with pytest.raises(UserError, match=f"{key} is"):
         parsed_config(tiny_config(**{key: 77.0, "dflash_config": {key: value}}))
 

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of every format, and torch.save files written without torch."""
+"""Tiny random checkpoints in z-lab's layout, and torch.save files written without torch."""
 
 import json
 import pickle
@@ -14,13 +14,18 @@ from dflash_mlx.convert.keys import Additions
 from dflash_mlx.convert.tensors import model_parameters
 from dflash_mlx.drafter.config import DrafterConfig
 
+Tensors = dict[str, mx.array]
 
-def parsed_config(config: dict[str, Any], **additions: Any) -> DrafterConfig:
-    """The drafter that a raw config.json without a mask embedding describes."""
+
+def parsed_config(config: dict[str, Any], *tables: str, **additions: Any) -> DrafterConfig:
+    """The drafter of a raw config.json without a mask embedding, with these tables as well."""
     first, _ = parse(config, None, Additions(**additions))
-    present = set(model_parameters(first.config)) - {"mask_embedding"}
-    parsed, _ = parse(config, present, Additions(**additions))
-    return parsed.config
+    names = {*model_parameters(first.config), *tables} - {"mask_embedding"}
+    return parse(config, names, Additions(**additions))[0].config
+
+
+def without_nones(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def tiny_config(**changes: Any) -> dict[str, Any]:
@@ -31,7 +36,7 @@ def tiny_config(**changes: Any) -> dict[str, Any]:
         "attention_bias": False,
         "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
         "block_size": 8,
-        "dflash_config": {key: value for key, value in nested.items() if value is not None},
+        "dflash_config": without_nones(nested),
         "dtype": "bfloat16",
         "head_dim": 32,
         "hidden_act": "silu",
@@ -46,28 +51,37 @@ def tiny_config(**changes: Any) -> dict[str, Any]:
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000,
         "vocab_size": 64,
-    } | changes
-    return {key: value for key, value in config.items() if value is not None}
-
-
-def tiny_weights(config: dict[str, Any], dtype: mx.Dtype = mx.bfloat16) -> dict[str, mx.array]:
-    """Random weights for a raw config."""
-    mx.random.seed(7)
-    return {
-        name: mx.random.normal(expected.shape).astype(dtype)
-        for name, expected in model_parameters(parsed_config(config)).items()
     }
+    return without_nones(config | changes)
+
+
+def random_tensors(config: DrafterConfig, dtype: mx.Dtype = mx.bfloat16) -> Tensors:
+    """Random weights by MLX name; ``d2t`` holds the target's ids."""
+    mx.random.seed(11)
+    tensors = {
+        name: mx.random.normal(array.shape).astype(dtype)
+        for name, array in model_parameters(config).items()
+    }
+    if config.draft_vocab_size is not None:
+        chosen = mx.random.permutation(config.vocab_size)[: config.draft_vocab_size]
+        tensors["d2t"] = mx.sort(chosen).astype(mx.int32)
+    return tensors
+
+
+def tiny_weights(**changes: Any) -> Tensors:
+    """Random weights for ``tiny_config``."""
+    return random_tensors(parsed_config(tiny_config(**changes)))
 
 
 def write_checkpoint(
     folder: Path,
     config: dict[str, Any] | None = None,
-    weights: dict[str, mx.array] | None = None,
+    weights: Tensors | None = None,
     shards: int = 1,
 ) -> Path:
-    """Write a checkpoint in the z-lab layout, in one file or in shards with an index."""
+    """Write a checkpoint in one file, or in shards with an index."""
     config = tiny_config() if config is None else config
-    weights = tiny_weights(config) if weights is None else weights
+    weights = random_tensors(parsed_config(config)) if weights is None else weights
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     if shards == 1:
@@ -83,6 +97,22 @@ def write_checkpoint(
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
+
+
+def arrays(folder: Path) -> Tensors:
+    return mx.load(str(folder / "model.safetensors"))
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """What a converted drafter says about its origin."""
+    return json.loads((folder / "config.json").read_text())["source"]
+
+
+def assert_same(found: Tensors, expected: Tensors) -> None:
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        assert mx.array_equal(found[name], array), name
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
