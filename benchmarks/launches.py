@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 import mlx.core as mx
+import mlx_lm
 from graph import Layouts, capture, kernels_chosen, launches
 from qwen3 import qwen3_pair
 
@@ -25,6 +26,7 @@ from dflash_mlx.engine.round import run_round
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.engine.state import State
 from dflash_mlx.loading.embedded import embedded_drafter, embedded_target
+from dflash_mlx.loading.loader import load_drafter, make_pair
 from dflash_mlx.target.target import Target
 
 STAGES = ("draft", "verify", "accept", "commit")
@@ -121,10 +123,10 @@ def load(sizes: tuple[str, int | None] | None) -> dflash_mlx.Pair:
     """The embedded pair as it runs on a GPU, or one without weights."""
     if sizes is not None:
         return qwen3_pair(*sizes)
-    pair, _ = dflash_mlx.load(embedded_target(), embedded_drafter())
-    # Loading leaves the target lazy; no graph should begin with its weights.
-    mx.eval(pair.model.parameters())
-    return pair
+    model, _ = mlx_lm.load(str(embedded_target()))
+    # Loading leaves it lazy; no graph should begin with its weights.
+    mx.eval(model.parameters())
+    return make_pair(model, load_drafter(embedded_drafter()))
 
 
 def table(pair: dflash_mlx.Pair, block: int, context: int) -> str:

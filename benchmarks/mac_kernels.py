@@ -1,12 +1,11 @@
 """Times of every kernel variant on a Metal GPU, at the sizes of the drafter of Qwen3-4B."""
 
-import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from common import seconds
 
 from dflash_mlx.kernels.block_heads import BlockHeads
 from dflash_mlx.kernels.context_kv import ContextKV
@@ -24,16 +23,12 @@ CALLS = 16
 Call = Callable[[int], tuple[mx.array, ...]]
 
 
-def bandwidth(megabytes: int = 512, repeats: int = 9) -> dict[str, Any]:
+def bandwidth(megabytes: int = 512, repeats: int = 7) -> dict[str, Any]:
     """What this machine reads and writes when it only copies, in GB/s."""
     x = mx.zeros(megabytes * 2**20 // 4, mx.float32)
     mx.eval(x)
-    times = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        mx.eval(x + 1)
-        times.append(time.perf_counter() - begun)
-    return {"megabytes": megabytes, "gb_per_s": 2 * x.nbytes / median(times[2:]) / 1e9}
+    taken = seconds(lambda: x + 1, repeats)
+    return {"megabytes": megabytes, "gb_per_s": 2 * x.nbytes / taken / 1e9}
 
 
 def kernels(
@@ -114,13 +109,6 @@ def _block_entries(dtype: mx.Dtype, repeats: int, n: int = 16) -> list[dict[str,
 def _timed(call: Call, moved: int, repeats: int) -> dict[str, float]:
     """Microseconds of one call among many and of one call alone, and the bandwidth among many."""
 
-    def seconds(count: int) -> float:
-        times = []
-        for _ in range(repeats + 2):
-            begun = time.perf_counter()
-            mx.eval([call(i) for i in range(count)])
-            times.append(time.perf_counter() - begun)
-        return median(times[2:])
-
-    each, alone = seconds(CALLS) / CALLS, seconds(1)
-    return {"us": 1e6 * each, "us_alone": 1e6 * alone, "gb_per_s": moved / each / 1e9}
+    many = seconds(lambda: [call(i) for i in range(CALLS)], repeats) / CALLS
+    alone = seconds(lambda: call(0), repeats)
+    return {"us": 1e6 * many, "us_alone": 1e6 * alone, "gb_per_s": moved / many / 1e9}

@@ -13,7 +13,6 @@ number at a time.
 import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,7 +20,7 @@ import numpy as np
 from common import machine
 from mlx.utils import tree_flatten
 from mlx_lm.utils import dequantize_model
-from qwen3 import random_qwen3
+from qwen3 import RECIPE, random_qwen3
 
 from dflash_mlx import load
 from dflash_mlx.convert import convert_cached
@@ -100,9 +99,7 @@ def real_pair(args: argparse.Namespace) -> tuple[Target, Drafter]:
 def random_pair(size: str) -> tuple[Target, Drafter]:
     """A target of a size and a new drafter for it, as ``dflash-mlx train`` designs one."""
     model = random_qwen3(size)
-    # Which token is the mask takes no time, so no tokenizer is asked for one.
-    recipe = Recipe(output=Path(), mask_token=151669)
-    config = design(Target(model), None, None, recipe)
+    config = design(Target(model), None, None, RECIPE)
     target = Target(model, config.target_layer_ids)
     return target, new_drafter(config, target, seed=0)
 
