@@ -16,7 +16,7 @@ from dflash_mlx.measure.difference import (
     explain,
     logits_after,
 )
-from dflash_mlx.measure.lossless import emit
+from dflash_mlx.measure.lossless import Check, emit, lossless_report
 from dflash_mlx.target.target import Target
 
 PROMPT = random_prompt(9, VOCAB)
@@ -92,6 +92,8 @@ def test_what_counts_as_a_near_tie():
     for texts, tokens in (([1, 2], [1]), (2, None)), (([1], [1, 2]), (None, 2)):
         found = explain(Target(tiny_model()), Sampling(), PROMPT, *texts, 1)
         assert (found.expected, found.found) == tokens and not found.near_tie
+        end = "this one has ended" if found.found is None else "this one goes on"
+        assert end in lossless_report([Check("a", 1, None, found)], str)
 
 
 def test_blocks_of_emitted_tokens():

@@ -86,3 +86,6 @@ def test_a_drafter_that_lacks_weights(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     found = check(tmp_path)
     assert found.status == "advice" and "model.safetensors" in found.text
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), {"norm.weight": mx.ones(32)})
+    found = check(tmp_path)
+    assert found.status == "advice" and "hidden_norm" in found.text

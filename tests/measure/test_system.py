@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
@@ -164,10 +165,13 @@ def test_leftovers_are_listed_and_removed_only_when_asked(cache):
     assert storage.check_leftovers(clean=True) is None
 
 
-def test_no_hub_cache_yet(tmp_path, monkeypatch):
+def test_hub_cache(tmp_path, monkeypatch):
     def absent() -> None:
         raise storage.CacheNotFound("absent", cache_dir=tmp_path)
 
     monkeypatch.setattr(storage, "scan_cache_dir", absent)
     found = storage.check_hub_cache()
     assert found.status == "ok" and "nothing was downloaded" in found.text
+    cache = SimpleNamespace(repos={"one"}, size_on_disk=1_500_000_000)
+    monkeypatch.setattr(storage, "scan_cache_dir", lambda: cache)
+    assert "1 repository, 1.5 GB" in storage.check_hub_cache().text
