@@ -86,6 +86,7 @@ def test_a_drafter_that_lacks_weights(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     found = check(tmp_path)
     assert found.status == "advice" and "model.safetensors" in found.text
+    (tmp_path / "model.safetensors.index.json").unlink()
     mx.save_safetensors(str(tmp_path / "model.safetensors"), {"norm.weight": mx.ones(32)})
     found = check(tmp_path)
     assert found.status == "advice" and "hidden_norm" in found.text
