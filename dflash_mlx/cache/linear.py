@@ -1,10 +1,9 @@
 """A preallocated buffer of keys and values, where position ``p`` lives in place ``p``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import mlx.core as mx
-from mlx.utils import tree_map
 from mlx_lm.models.cache import KVCache
 
 from .protocol import Buffer, TargetBuffer
@@ -42,7 +41,7 @@ class KVBuffer(Buffer):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Stored, Stored]:
         """Write at the offset, and return the keys and values that attention reads."""
         self.write(keys, values)
-        return tree_map(lambda x: x[:, :, : self.view], (self.keys, self.values))
+        return self.keys[:, :, : self.view], self.values[:, :, : self.view]
 
 
 class LinearBuffer(KVBuffer):
@@ -51,19 +50,25 @@ class LinearBuffer(KVBuffer):
     def reserve(self, length: int) -> None:
         self.view = round_up(length, VIEW)
         capacity = round_up(length, GROWTH)
-        if self.keys is not None:
-            self.keys, self.values = tree_map(
-                lambda x: padded(x, capacity), (self.keys, self.values)
+        if self.keys is not None and capacity > self.capacity:
+            self.keys, self.values = (
+                each(lambda x: padded(x, capacity), stored) for stored in (self.keys, self.values)
             )
+
+    @property
+    def capacity(self) -> int:
+        """Positions that there is room for."""
+        return self.keys.shape[2]
 
     def write(self, keys: Stored, values: Stored) -> None:
         """Write ``[B, kv_heads, n, width]`` at the offset, without committing them."""
         if self.keys is None:
             capacity = round_up(self.view, GROWTH)
-            self.keys, self.values = tree_map(
-                lambda x: padded(x[:, :, :0], capacity), (keys, values)
+            self.keys, self.values = (
+                each(lambda x: padded(x[:, :, :0], capacity), new) for new in (keys, values)
             )
-        self.keys, self.values = tree_map(self._written, (self.keys, self.values), (keys, values))
+        self.keys = each(self._written, self.keys, keys)
+        self.values = each(self._written, self.values, values)
 
     def _written(self, buffer: mx.array, new: mx.array) -> mx.array:
         """The buffer with ``new [B, kv_heads, n, width]`` at the offset."""
@@ -93,8 +98,8 @@ class LinearCache(LinearBuffer, TargetBuffer):
 
     def hand_back(self, row: int, length: int, cache: KVCache) -> KVCache:
         if self.keys is not None:
-            cache.keys, cache.values = tree_map(
-                lambda x: x[row : row + 1], (self.keys, self.values)
+            cache.keys, cache.values = (
+                each(lambda x: x[row : row + 1], stored) for stored in (self.keys, self.values)
             )
             cache.offset = length
         return cache
@@ -119,6 +124,13 @@ def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
+def each(function: Callable[..., mx.array], *stored: Stored) -> Stored:
+    """The ``function`` of keys or values, or of each part of packed ones."""
+    if isinstance(stored[0], mx.array):
+        return function(*stored)
+    return tuple(map(function, *stored))
+
+
 def padded(buffer: mx.array, capacity: int) -> mx.array:
     """The buffer with zeros appended up to ``capacity`` positions, if it has fewer."""
     missing = capacity - buffer.shape[2]
@@ -130,8 +142,8 @@ def stacked(parts: Sequence[Stored | None]) -> Stored | None:
     present = [p for p in parts if p is not None]
     if not present:
         return None
-    empty = tree_map(lambda x: x[:, :, :0], present[0])
-    return tree_map(_concatenated, *[empty if p is None else p for p in parts])
+    empty = each(lambda x: x[:, :, :0], present[0])
+    return each(_concatenated, *[empty if p is None else p for p in parts])
 
 
 def _concatenated(*parts: mx.array) -> mx.array:

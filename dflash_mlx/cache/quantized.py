@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx_lm.generate import maybe_quantize_kv_cache
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
-from .linear import LinearCache, Packed
+from .linear import LinearCache, Packed, each
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,17 @@ class QuantizedCache(LinearCache):
     def write(self, keys: mx.array, values: mx.array) -> None:
         """Quantize keys and values and write them at the offset, without committing them."""
         super().write(*(mx.quantize(x, self.group_size, self.bits) for x in (keys, values)))
+
+    @property
+    def capacity(self) -> int:
+        return self.keys[0].shape[2]
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed]:
+        """Write at the offset, and return the keys and values that attention reads."""
+        self.write(keys, values)
+        return tuple(
+            each(lambda x: x[:, :, : self.view], stored) for stored in (self.keys, self.values)
+        )
 
     def hand_back(
         self, row: int, length: int, cache: KVCache | QuantizedKVCache

@@ -23,29 +23,17 @@ def on_metal() -> bool:
 
 
 def metal_kernel(
-    name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str = ""
+    name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str
 ) -> Kernel:
     """The kernel of this source, made once.
 
     It is made by whatever ``mx.fast.metal_kernel`` is at the time of the call, so that the same
     wrappers run where something stands in for Metal.
     """
-    return _made(mx.fast.metal_kernel, name, tuple(inputs), tuple(outputs), source, header)
+    names = {"input_names": tuple(inputs), "output_names": tuple(outputs)}
+    return _made(mx.fast.metal_kernel, name=name, source=source, header=header, **names)
 
 
 @lru_cache(maxsize=32)
-def _made(
-    factory: Callable[..., Kernel],
-    name: str,
-    inputs: tuple[str, ...],
-    outputs: tuple[str, ...],
-    source: str,
-    header: str,
-) -> Kernel:
-    return factory(
-        name=name,
-        input_names=list(inputs),
-        output_names=list(outputs),
-        source=source,
-        header=header,
-    )
+def _made(make: Callable[..., Kernel], **options: object) -> Kernel:
+    return make(**options)

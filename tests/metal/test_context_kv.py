@@ -2,10 +2,8 @@
 
 import mlx.core as mx
 import pytest
-from metal_harness import KernelError, Metal
+from metal_harness import Metal
 from support.heads import Case, assert_as_exact, exact, unfused
-
-from dflash_mlx.kernels import context_fragments, context_shared
 
 pytestmark = pytest.mark.metal
 
@@ -66,11 +64,11 @@ def test_every_number_of_rows(metal):
 
 @pytest.mark.parametrize("bits", [None, 4])
 def test_real_size(metal, bits):
-    """A block of 16 for the drafter of Qwen3-4B."""
-    case = Case(BF16, rows=16, layers=5, kv_heads=8, head_dim=128, hidden=2560, bits=bits)
+    """A block of 16 for two layers of the drafter of Qwen3-4B."""
+    case = Case(BF16, rows=16, layers=2, kv_heads=8, head_dim=128, hidden=2560, bits=bits)
     check(metal, case, "fragments")
     (launch,) = metal.launches
-    assert launch.grid == (256, 80, 1)
+    assert launch.grid == (256, 32, 1)
 
 
 @pytest.mark.parametrize(
@@ -88,20 +86,8 @@ def test_sanitizers_and_lint(metal, route, sizes):
     metal.check(lambda: case.context_kv(case.c, case.offsets, route))
 
 
-@pytest.mark.parametrize(
-    ("part", "count"), [((context_fragments, "_BODY"), 2), ((context_shared, "_FINISH"), 1)]
-)
-def test_every_barrier_is_needed(metal, monkeypatch, part, count):
+def test_every_barrier_is_needed(metal):
     case = Case(**SMALL, rows=5, hidden=256)
-    source = getattr(*part)
-    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
-    before, *after = source.split(barrier)
-    assert len(after) == count
-    for missing in range(count):
-        broken = before + "".join(
-            ("" if i == missing else barrier) + piece for i, piece in enumerate(after)
-        )
-        monkeypatch.setattr(*part, broken)
-        with pytest.raises(KernelError) as caught:
-            metal.check(lambda: case.context_kv(case.c, case.offsets, "fragments"))
-        assert caught.value.check == "race"
+    assert metal.unneeded_barriers(lambda: case.context_kv(case.c, case.offsets, "fragments")) == []
+    (launch,) = metal.launches
+    assert launch.source.count("threadgroup_barrier(") == 3

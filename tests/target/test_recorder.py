@@ -90,41 +90,43 @@ def test_stock_caches_are_not_recorded(family):
             assert all(map(mx.array_equal, a.cache, b.cache))
 
 
-@every_hybrid
+@pytest.mark.parametrize("family", ["llama", *HYBRIDS])
 def test_bystander_of_the_same_class_is_unaffected(family):
     model, bystander = tiny_model(family), tiny_model(family, seed=5)
     prompt, truth = clear_case(bystander, 9, 10, Sampling())
+    kinds = {type(m): dict(vars(type(m))) for m in bystander.modules()}
     before = classes(bystander)
     batch = mx.array([prompt, prompt[::-1]])
 
-    def batched():
+    def batched(model):
         """As mlx-lm's server batches: rows merged, the shorter one padded."""
-        cache = make_prompt_cache(bystander)
+        cache = make_prompt_cache(model)
         cache = [type(c).merge([c, c]) for c in cache]
         for c in cache:
             c.prepare(lengths=[9, 5], right_padding=[0, 4])
-        first = bystander(batch, cache=cache)
+        first = model(batch, cache=cache)
         for c in cache:
             c.finalize()
-        return [first, bystander(batch[:, :1], cache=cache)]
+        return [first, model(batch[:, :1], cache=cache)]
 
-    expected = batched()
-    recorder = Recorder(model.layers)
-    with recorder.recording():
+    expected, own = batched(bystander), batched(model)
+    with Recorder(model.layers).recording():
         # Even in the middle of our own forward.
-        assert all(map(mx.array_equal, batched(), expected))
+        assert all(map(mx.array_equal, batched(bystander), expected))
         assert classes(bystander) == before
     with make_pair(model, tiny_drafter(num_target_layers=None)) as pair:
         respond(pair, byte_tokenizer(), prompt, 9)
-        assert all(map(mx.array_equal, batched(), expected))
+        assert all(map(mx.array_equal, batched(bystander), expected))
+        assert all(map(mx.array_equal, batched(model), own))
         with pytest.raises(UserError):
             make_pair(bystander, tiny_drafter(hidden_size=64, target_hidden_size=64))
         assert classes(bystander) == before
-    assert all(map(mx.array_equal, batched(), expected))
+    assert all(map(mx.array_equal, batched(bystander), expected))
     assert plain_greedy(bystander, prompt, 10) == truth
+    assert all(dict(vars(kind)) == attributes for kind, attributes in kinds.items())
 
 
-@every_hybrid
+@pytest.mark.parametrize("family", ["llama", *HYBRIDS])
 def test_released_and_failed_pairs_leave_the_model_as_it_was(family):
     model = tiny_model(family)
     before, logits = classes(model), model(IDS)

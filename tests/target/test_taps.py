@@ -8,11 +8,11 @@ import mlx.nn as nn
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
-from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.llama import TransformerBlock
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from support.pairs import oracle_pair, random_pair, respond, tiny_drafter, tokens_of
-from support.plain import clear_case, plain_greedy
+from support.plain import clear_case
 from support.tiny import language_of, shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
 
@@ -158,40 +158,6 @@ def test_same_drafter_can_be_paired_again():
     for _ in range(2):
         with make_pair(target, drafter) as pair:
             assert tokens_of(respond(pair, byte_tokenizer(), prompt, 20)) == truth
-
-
-def test_bystander_of_the_same_class_is_unaffected():
-    bystander = tiny_model(seed=5)
-    attributes = dict(vars(TransformerBlock))
-    prompt, truth = clear_case(bystander, 9, 10, Sampling())
-    batch = mx.array([prompt, prompt[::-1]])
-
-    def batched():
-        cache = [BatchKVCache([0, 0]) for _ in bystander.layers]
-        return [bystander(rows, cache=cache) for rows in (batch, batch[:, :1])]
-
-    expected = batched()
-    target = tiny_model()
-    with make_pair(target, tiny_drafter()) as pair:
-        stream_tokens = tokens_of(respond(pair, byte_tokenizer(), prompt, 9))
-        assert stream_tokens == plain_greedy(target, prompt, 9)
-        assert all(map(mx.array_equal, batched(), expected))
-        assert plain_greedy(bystander, prompt, 10) == truth
-        with pytest.raises(UserError):
-            make_pair(bystander, tiny_drafter(hidden_size=64, target_hidden_size=64))
-        assert all(map(mx.array_equal, batched(), expected))
-    assert plain_greedy(bystander, prompt, 10) == truth
-    assert dict(vars(TransformerBlock)) == attributes
-    assert all(type(layer) is TransformerBlock for layer in bystander.layers)
-
-
-def test_tapped_model_runs_in_batches_as_before():
-    target = tiny_model()
-    batch = mx.concatenate([IDS, IDS[:, ::-1]])
-    expected = target(batch)
-    with make_pair(target, tiny_drafter()):
-        cache = [BatchKVCache([0, 0]) for _ in target.layers]
-        assert mx.allclose(target(batch, cache=cache), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_recording_lives_for_one_forward():
