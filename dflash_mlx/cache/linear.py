@@ -51,9 +51,7 @@ class LinearBuffer(KVBuffer):
         self.view = round_up(length, VIEW)
         capacity = round_up(length, GROWTH)
         if self.keys is not None and capacity > self.capacity:
-            self.keys, self.values = (
-                each(lambda x: padded(x, capacity), stored) for stored in (self.keys, self.values)
-            )
+            self.keys, self.values = each(lambda x: padded(x, capacity), (self.keys, self.values))
 
     @property
     def capacity(self) -> int:
@@ -64,9 +62,7 @@ class LinearBuffer(KVBuffer):
         """Write ``[B, kv_heads, n, width]`` at the offset, without committing them."""
         if self.keys is None:
             capacity = round_up(self.view, GROWTH)
-            self.keys, self.values = (
-                each(lambda x: padded(x[:, :, :0], capacity), new) for new in (keys, values)
-            )
+            self.keys, self.values = each(lambda x: padded(x[:, :, :0], capacity), (keys, values))
         self.keys = each(self._written, self.keys, keys)
         self.values = each(self._written, self.values, values)
 
@@ -98,9 +94,7 @@ class LinearCache(LinearBuffer, TargetBuffer):
 
     def hand_back(self, row: int, length: int, cache: KVCache) -> KVCache:
         if self.keys is not None:
-            cache.keys, cache.values = (
-                each(lambda x: x[row : row + 1], stored) for stored in (self.keys, self.values)
-            )
+            cache.keys, cache.values = each(lambda x: x[row : row + 1], (self.keys, self.values))
             cache.offset = length
         return cache
 
@@ -124,11 +118,14 @@ def round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def each(function: Callable[..., mx.array], *stored: Stored) -> Stored:
-    """The ``function`` of keys or values, or of each part of packed ones."""
+def each(function: Callable[..., mx.array], *stored: Stored | tuple[Stored, ...]) -> Stored:
+    """The ``function`` of arrays, or of each array in tuples of the same form.
+
+    As MLX's ``tree_map``, in less time: attention calls for every layer.
+    """
     if isinstance(stored[0], mx.array):
         return function(*stored)
-    return tuple(map(function, *stored))
+    return tuple(each(function, *parts) for parts in zip(*stored, strict=True))
 
 
 def padded(buffer: mx.array, capacity: int) -> mx.array:

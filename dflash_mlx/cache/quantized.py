@@ -69,9 +69,7 @@ class QuantizedCache(LinearCache):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed]:
         """Write at the offset, and return the keys and values that attention reads."""
         self.write(keys, values)
-        return tuple(
-            each(lambda x: x[:, :, : self.view], stored) for stored in (self.keys, self.values)
-        )
+        return each(lambda x: x[:, :, : self.view], (self.keys, self.values))
 
     def hand_back(
         self, row: int, length: int, cache: KVCache | QuantizedKVCache

@@ -15,10 +15,10 @@ class State:
 
     Attributes:
         anchor: ``[B]`` int32, the last committed token of each row, not yet in the caches.
-        offset: ``[B]`` int32, the anchor's position, and the number of committed cache rows.
+        offset: ``[B]`` int32, the anchor's position, and the number of committed positions.
         caches: the target's, one a layer.
         context: the drafter's context K/V, one a drafter layer, or None to decode plainly. Its
-            offset is the state's, less one row for each of ``pending``.
+            offset is the state's, less one for each of ``pending``.
         pending: features ``[B, 1, taps * hidden]`` of plain rounds, not yet in the context K/V.
         history: the tokens so far, when penalties look back.
         committed: all tokens up to the anchor ``[t]``, set by the host for user's processors.

@@ -1,7 +1,7 @@
 """Context K/V of up to 32 rows in one launch, by 8 x 8 simdgroup matrices.
 
-The product is made transposed, features by rows, so that a weight is read once and no row beyond
-the next multiple of eight is computed. Simdgroups share a head's features and the hidden dimension
+The product is made transposed, outputs by rows, so that a weight is read once and no row beyond
+the next multiple of eight is computed. Simdgroups share a head's outputs and the hidden dimension
 between them; the parts of the latter are added up in threadgroup memory.
 """
 
@@ -12,7 +12,7 @@ from .context_shared import KV, ContextLayers, launch_projection
 MAX_ROWS = 32
 
 # Within 64 hidden columns, column c of a fragment at step s stands for 8 c + s, for the weights and
-# for the rows alike. So each lane reads 16 consecutive weights of one feature and 8 consecutive
+# for the rows alike. So each lane reads 16 consecutive weights of one output and 8 consecutive
 # values of two rows, and quantized weights unpack in registers with one scale.
 # The lane's place in a fragment is the one MLX's steel kernels rely on (BaseMMAFrag::get_coord).
 # Fragments are float32 as in steel, so bfloat16 needs no matrix support of its own.
