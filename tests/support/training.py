@@ -5,6 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.blocks import Blocks, Sequence
 from dflash_mlx.train.forward import Parameters
@@ -14,7 +15,47 @@ from support.commands import write_rows
 from support.folders import save_target
 from support.pairs import tiny_drafter
 from support.tiny import VOCAB, tiny_model
+from support.variants import DFLASH2
 
+# A drafter's changes, of every kind that can be trained.
+DRAFTERS = {
+    "full": {},
+    "causal": {"causal_layers": (True, True)},
+    "sliding by row": {
+        "layer_types": ("sliding_attention", "full_attention"),
+        "sliding_window": 12,
+        "causal_layers": (True, False),
+    },
+    "sliding by anchor": {
+        "layer_types": ("full_attention", "sliding_attention"),
+        "sliding_window": 9,
+        "window_rule": "anchor",
+    },
+    "mask embedding, bias and scales": {
+        "has_mask_embedding": True,
+        "attention_bias": True,
+        "input_embedding_scale": 2.0,
+        "output_multiplier": 0.5,
+        "final_logit_softcapping": 5.0,
+    },
+    "DFlash 2": DFLASH2 | {"conv_kernel_size": 3},
+    "two passes": {"draft_passes": 2, "draft_prefix": 3},
+    "DFlash 2 in two passes": DFLASH2 | {"draft_passes": 2, "draft_prefix": 4},
+    "no taps": {"target_layer_ids": ()},
+    "adapter": {"has_hidden_dim_adapter": True},
+    "YaRN, neighbours rotated": {
+        "rope": RopeConfig(
+            rope_type="yarn",
+            theta=1e4,
+            factor=4.0,
+            attention_factor=1.5,
+            traditional=True,
+            original_max_position_embeddings=16,
+            beta_fast=32.0,
+            beta_slow=1.0,
+        )
+    },
+}
 TEXTS = [{"text": f"text number {i}"} for i in range(6)]
 
 
@@ -57,6 +98,9 @@ def tiny_learner(
 ) -> Learner:
     """A learner on a tiny llama, with the objective's fields and the drafter's changes."""
     drafter = tiny_drafter(seed=1, vocab_size=vocab_size, **changes)
+    if drafter.config.has_mask_embedding:
+        # Zero, as it is built, would be scaled to any length by the norms.
+        drafter.mask_embedding = mx.array(numbers(5, 32))
     model = tiny_model("llama", seed=2, vocab_size=max(vocab_size, VOCAB))
     model.set_dtype(target_dtype)
     target = Target(model, drafter.config.target_layer_ids or (len(model.layers),))

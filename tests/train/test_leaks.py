@@ -3,59 +3,28 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from support.training import encode, logits_of, numbers, random_text, spread, tiny_learner
-from support.variants import DFLASH2
+from support.training import (
+    DRAFTERS,
+    encode,
+    logits_of,
+    numbers,
+    random_text,
+    spread,
+    tiny_learner,
+)
 
 from dflash_mlx.drafter.bound import BoundDrafter
-from dflash_mlx.drafter.rope_config import RopeConfig
 from dflash_mlx.train.blocks import make_blocks
 from dflash_mlx.train.heldout import drafts
 
 ANCHORS = np.array([10, 17, 18, 30])
-KINDS = {
-    "full": {},
-    "causal": {"causal_layers": (True, True)},
-    "sliding by row": {
-        "layer_types": ("sliding_attention", "full_attention"),
-        "sliding_window": 12,
-        "causal_layers": (True, False),
-    },
-    "sliding by anchor": {
-        "layer_types": ("full_attention", "sliding_attention"),
-        "sliding_window": 9,
-        "window_rule": "anchor",
-    },
-    "mask embedding": {"has_mask_embedding": True},
-    "scaled": {
-        "input_embedding_scale": 2.0,
-        "output_multiplier": 0.5,
-        "final_logit_softcapping": 5.0,
-    },
-    "DFlash 2": DFLASH2 | {"conv_kernel_size": 3},
-    "two passes": {"draft_passes": 2, "draft_prefix": 3},
-    "DFlash 2 in two passes": DFLASH2 | {"draft_passes": 2, "draft_prefix": 4},
-    "no taps": {"target_layer_ids": ()},
-    "adapter": {"has_hidden_dim_adapter": True},
-    "YaRN, neighbours rotated": {
-        "rope": RopeConfig(
-            rope_type="yarn",
-            theta=1e4,
-            factor=4.0,
-            attention_factor=1.5,
-            traditional=True,
-            original_max_position_embeddings=16,
-            beta_fast=32.0,
-            beta_slow=1.0,
-        )
-    },
-}
 # How many positions of each block hold the text's own tokens: those of a second pass have a prefix.
 GIVEN = {"first pass": [1, 1, 1, 1], "second pass": [3, 1, 4, 2]}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=DRAFTERS)
 def learner(request):
-    return tiny_learner(**KINDS[request.param])
+    return tiny_learner(**DRAFTERS[request.param])
 
 
 @pytest.fixture
@@ -129,11 +98,9 @@ def test_other_blocks_are_not_seen(learner, text, given):
 
 
 @pytest.mark.parametrize("anchor", [0, 1, 10, 31, 39])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DRAFTERS)
 def test_one_block_equals_the_inference_forward(text, kind, anchor):
-    learner = tiny_learner(**KINDS[kind])
-    if kind == "mask embedding":
-        learner.drafter.mask_embedding = mx.array(numbers(2, 32))
+    learner = tiny_learner(**DRAFTERS[kind])
     encoding, blocks = encode(learner, text), make_blocks(text, np.array([anchor]), 8)
     context = learner.context(encoding.features)
     hidden = learner.hidden(blocks, context)
