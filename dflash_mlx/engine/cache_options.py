@@ -130,12 +130,12 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
             f"The prompt cache holds {', '.join(sorted(set(found)))}, but the target's layers need "
             f"{', '.join(sorted(set(needed)))}, each at its place."
         )
-    rows = kv_caches(cache)
-    if quantized := _quantized(rows):
+    layers = kv_caches(cache)
+    if quantized := _quantized(layers):
         _check_quantizable(target, quantized.bits, quantized.group_size)
-    if sizes := {_batch(c) for c in rows if c.keys is not None} - {1}:
+    if sizes := {_batch(c) for c in layers if c.keys is not None} - {1}:
         raise UserError(f"The prompt cache holds a batch of {max(sizes)}; one sequence is needed.")
-    if any(c.offset and c.keys is None for c in rows):
+    if any(c.offset and c.keys is None for c in layers):
         raise UserError(
             "The prompt cache is in use by another generation; let that one end, or close it."
         )
@@ -145,25 +145,25 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
     ):
         raise UserError("The prompt cache is padded for a batch; extract its sequence first.")
     # A recurrent layer does not know how many tokens it has seen, only whether there were any.
-    seen = {c.offset > 0 for c in rows} | {not c.empty() for c in recurrent}
-    if len({c.offset for c in rows}) > 1 or len(seen) > 1:
+    seen = {c.offset > 0 for c in layers} | {not c.empty() for c in recurrent}
+    if len({c.offset for c in layers}) > 1 or len(seen) > 1:
         raise UserError("The prompt cache's layers differ in length, so it is damaged.")
-    return rows[0].offset
+    return layers[0].offset
 
 
 def _alike(target: Target, cache: Sequence[StockCache]) -> list[StockCache]:
     """The target's caches in the form that ``cache`` has, where the target can have that form."""
-    rows = kv_caches(cache)
+    layers = kv_caches(cache)
     kept = _rotating_sizes(cache)
     made = target.make_cache(kept.pop() if kept and target.takes_max_kv_size else None)
-    if (quantized := _quantized(rows)) is None:
+    if (quantized := _quantized(layers)) is None:
         return made
     like = QuantizedKVCache(quantized.group_size, quantized.bits)
     return [like if type(c) is KVCache else c for c in made]
 
 
-def _quantized(rows: Sequence[StockCache]) -> QuantizedKVCache | None:
-    return next((c for c in rows if isinstance(c, QuantizedKVCache)), None)
+def _quantized(layers: Sequence[StockCache]) -> QuantizedKVCache | None:
+    return next((c for c in layers if isinstance(c, QuantizedKVCache)), None)
 
 
 def _batch(cache: StockCache) -> int:

@@ -58,8 +58,8 @@ class Chooser:
 
     Args:
         sampling: how a token is drawn.
-        penalties: applied to the target's logits row by row, and to the draft's by what is
-            committed before the block.
+        penalties: applied to the target's logits position by position, and to the draft's by what
+            is committed before the block.
         processors: user's logits processors, called as mlx-lm calls them: ``f(tokens, logits)``
             with all tokens so far ``[t]`` and logits ``[1, vocab]``, once for each position, in
             order. Batch 1 only.
@@ -90,7 +90,7 @@ class Chooser:
         filters will refuse is not worth proposing, and ``q`` is whatever was drawn from.
         """
         if self.penalties.penalizes:
-            # Which drafts precede a row is not known before they are drawn, all at once.
+            # Which drafts precede a position is not known before they are drawn, all at once.
             proposal = proposal.penalized(
                 lambda logits: self.penalties.apply(
                     logits.astype(mx.float32), state.history, state.offset[:, None]
@@ -128,14 +128,14 @@ class Chooser:
         """
         n, emitted, logprobs = logits.shape[1], [], []
         for j in range(n):
-            row = logits[:, j]
+            scores = logits[:, j]
             for processor in self.processors:
-                row = processor(seen, row)
+                scores = processor(seen, scores)
             one = draft.at(j)
             # A rejection test of one draft also draws the token after it, which nobody takes.
             width = one.tokens.shape[1] + 1
-            rows = mx.repeat(row[:, None], width, axis=1)
-            verdict = self._decide(one, rows, positions[:, j : j + width])
+            repeated = mx.repeat(scores[:, None], width, axis=1)
+            verdict = self._decide(one, repeated, positions[:, j : j + width])
             emitted.append(verdict.tokens[:, 0])
             logprobs.append(verdict.logprobs)
             seen = mx.concatenate([seen, emitted[-1]])
@@ -173,11 +173,11 @@ class Chooser:
         noise: mx.array | None,
         positions: mx.array,
     ) -> mx.array:
-        """The target's own token at every row of the block, ``[B, n]``."""
+        """The target's own token at every position of the block, ``[B, n]``."""
         if self.sampling.sampler is not None:
-            # One call a row, as in plain decoding: a sampler may draw once for all rows it gets.
-            rows = [self.sampling.sampler(logprobs[:, j]) for j in range(logits.shape[1])]
-            return mx.stack(rows, axis=1)
+            # One call a position, as in plain decoding: a sampler may draw once for all it gets.
+            tokens = [self.sampling.sampler(logprobs[:, j]) for j in range(logits.shape[1])]
+            return mx.stack(tokens, axis=1)
         if not self._draws:
             return mx.argmax(logits, axis=-1)
         if noise is None:
@@ -186,5 +186,5 @@ class Chooser:
 
 
 def _positions(state: State, n: int) -> mx.array:
-    """Absolute positions ``[B, n]`` of the tokens that a block's rows choose."""
+    """Absolute positions ``[B, n]`` of the tokens that a block chooses."""
     return state.offset[:, None] + 1 + mx.arange(n)

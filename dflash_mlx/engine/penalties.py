@@ -1,7 +1,8 @@
 """Logit bias and the three penalties, as mlx-lm's ``make_logits_processors`` defines them.
 
-Theirs read a Python-sized list of tokens; these read the device-side history, so that each row of
-a block sees exactly the committed tokens and the drafts before it, without waiting for the host.
+Theirs read a Python-sized list of tokens; these read the device-side history, so that each
+position of a block sees exactly the committed tokens and the drafts before it, without waiting for
+the host.
 """
 
 import math
@@ -60,7 +61,7 @@ class Penalties(OptionTable):
         Args:
             logits: ``[B, n, vocab]`` float32.
             history: needed when :attr:`look_back`.
-            last: ``[B, n]`` or ``[B, 1]``, the position of the last token that each row has seen.
+            last: ``[B, n]`` or ``[B, 1]``, the last token that each position has seen.
         """
         if self.logit_bias:
             tokens = mx.array(list(self.logit_bias))

@@ -67,7 +67,8 @@ class Request:
     """One generation, resolved: its options, and what they come to.
 
     Attributes:
-        options: with a seed if there is sampling, whether the pair drafts at all, and a block size.
+        options: with a seed if there is sampling, whether the pair drafts at all, a block size, and
+            somebody who is told of the prompt's progress.
         prompt: token ids, at least one.
         room: how many tokens may be emitted.
         cached_tokens: how many tokens the prompt cache holds.

@@ -29,7 +29,7 @@ CLEAR_EVERY = 256
 class EmittedToken:
     """A token between the round loop and the detokenizer."""
 
-    id: int | None
+    token: int | None
     logprobs: mx.array | None
     from_draft: bool
     accepted: int
@@ -64,6 +64,7 @@ class Session:
         """Emit tokens one by one; at the end, however it comes, complete the prompt cache."""
         request, options = self._request, self._request.options
         sizes, statistics, clock = self._sizes, self.statistics, self.clock
+        progress, prompt = options.prompt_progress_callback, len(request.prompt)
         queue = self._start()
         clock.start_decoding()
         end = queue.lengths[0] + 1
@@ -76,7 +77,7 @@ class Session:
             if options.prompt_cache is not None:
                 release(options.prompt_cache)
             if not request.room:
-                self._tell_prompt_done()
+                progress(prompt, prompt)
             while clock.tokens < request.room:
                 with uninterrupted():
                     if not queue.in_flight:
@@ -89,7 +90,7 @@ class Session:
                     context = queue.lengths[0]
                     news, seconds = timer.read(queue)
                 if not statistics.total:
-                    self._tell_prompt_done()
+                    progress(prompt, prompt)
                 accepted = news.accepted[0]
                 sizes.observe(news.block_size, accepted, context, seconds)
                 statistics.add(news.block_size, accepted)
@@ -119,13 +120,6 @@ class Session:
                 raise interrupt
             sizes.finish()
 
-    def _tell_prompt_done(self) -> None:
-        self._progress(len(self._request.prompt), len(self._request.prompt))
-
-    def _progress(self, done: int, total: int) -> None:
-        if self._request.options.prompt_progress_callback is not None:
-            self._request.options.prompt_progress_callback(done, total)
-
     def _start(self) -> RoundQueue:
         """Prefill all of the prompt but its last token, which is the first round's anchor."""
         request, options, target = self._request, self._request.options, self._model.target
@@ -145,8 +139,8 @@ class Session:
 
         *prompt, anchor = request.prompt
         kv = request.quantization
-        step = options.prefill_step_size
-        prefill(target, drafter, prompt, caches, context, begin, step, self._progress, kv)
+        step, progress = options.prefill_step_size, options.prompt_progress_callback
+        prefill(target, drafter, prompt, caches, context, begin, step, progress, kv)
         length = begin + len(prompt)
         history = None
         if options.look_back:

@@ -46,6 +46,7 @@ def resolve(
             seed=seed,
             draft=options.draft and model.drafter is not None,
             block_size=_block_size(model, options, largest),
+            prompt_progress_callback=options.prompt_progress_callback or (lambda done, total: None),
         ),
         prompt=tokens,
         room=room,

@@ -149,18 +149,14 @@ def _stream(
 
     def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
         return GenerationResponse(
+            **vars(token),
             text=text,
-            token=token.id,
-            logprobs=token.logprobs,
-            from_draft=token.from_draft,
             prompt_tokens=len(request.prompt),
             prompt_tps=clock.prompt_tps,
             generation_tokens=clock.tokens,
             generation_tps=clock.generation_tps,
             peak_memory=mx.get_peak_memory() / 1e9,
             finish_reason=reason,
-            accepted=token.accepted,
-            block_size=token.block_size,
             tau=statistics.tau,
             statistics=statistics,
         )
@@ -168,9 +164,9 @@ def _stream(
     token, text, stopped = EmittedToken(None, None, False, 0, sizes.largest), "", False
     with _wired(model), closing(session.emit()) as tokens:
         for token in tokens:
-            ended = token.id in tokenizer.eos_token_ids
+            ended = token.token in tokenizer.eos_token_ids
             if not ended:
-                detokenizer.add_token(token.id)
+                detokenizer.add_token(token.token)
                 text, stopped = stops.feed(detokenizer.last_segment)
             if ended or stopped or clock.tokens >= request.room:
                 session.taken += 1
@@ -188,7 +184,7 @@ def _stream(
         detokenizer.finalize()
         tail, stopped = stops.feed(detokenizer.last_segment)
         text += tail if stopped else tail + stops.flush()
-    stopped = stopped or token.id in tokenizer.eos_token_ids
+    stopped = stopped or token.token in tokenizer.eos_token_ids
     yield response(token, text, "stop" if stopped else "length")
 
 

@@ -55,4 +55,4 @@ def emitted(
     request = resolve(pair, tokenizer, prompt, Options(max_tokens=n, **options))
     script = Scripted(sizes)
     session = Session(pair, request, script)
-    return [token.id for token in session.emit()], script.observed
+    return [emitted.token for emitted in session.emit()], script.observed
