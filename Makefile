@@ -1,8 +1,8 @@
 # make demo | test | lint | venv | clean
 #
-# Everything happens in .venv; nothing outside it is touched, except that on Debian-like Linux
-# OpenBLAS and, for the tests, a C++ compiler are installed with apt when they are missing and that
-# is permitted.
+# What is installed is in .venv, except that on Debian-like Linux OpenBLAS and, for the tests, a C++
+# compiler are installed with apt when they are missing and that is permitted. The demo keeps the
+# default pair and what it measures in ~/.cache/dflash-mlx.
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -121,6 +121,6 @@ def _prompt_tokens(tokenizer: TokenizerWrapper, prompt: str, args: argparse.Name
     return chat_tokens(
         tokenizer,
         messages,
+        args.chat_template_config,
         continue_final_message=bool(args.prefill_response),
-        **args.chat_template_config,
     )

@@ -57,7 +57,7 @@ _TENSOR_MARKS = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Recognized:
     """What a checkpoint is, as far as its config tells.
 
     Attributes:
@@ -72,15 +72,15 @@ class Verdict:
     parsed: Parsed | None
 
 
-def recognize(config: Mapping[str, Any]) -> Verdict:
+def recognize(config: Mapping[str, Any]) -> Recognized:
     """Tell by a config.json alone what a checkpoint is and whether this version converts it."""
     kind, _ = _other_kind(config) or ("unknown", "")
     try:
         kind = find_format(config)
         parsed, _ = parse(config, None, Additions())
     except UserError as error:
-        return Verdict(kind, str(error), None)
-    return Verdict(parsed.format, None, parsed)
+        return Recognized(kind, str(error), None)
+    return Recognized(parsed.format, None, parsed)
 
 
 def parse(

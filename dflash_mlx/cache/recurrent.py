@@ -46,7 +46,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
-class Window:
+class Convolved:
     """The input of a causal convolution, whose state is the last of it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Tape:
 
 
 @dataclass(frozen=True)
-class Round:
+class Forward:
     """A forward's start and inputs: enough for the states after any of its tokens.
 
     Attributes:
@@ -92,7 +92,7 @@ class Round:
 
     offset: mx.array
     states: list[mx.array | None]
-    steps: list[Recurrence | Window]
+    steps: list[Recurrence | Convolved]
 
     def after(self, count: mx.array) -> list[mx.array]:
         """The states after the first ``count [B]`` tokens, at least one each."""
@@ -117,8 +117,8 @@ class RecurrentCache(TargetBuffer):
     def __init__(self, states: Sequence[mx.array | None]):
         self.states = list(states)
         self._written: list[mx.array | None] = [None] * len(self.states)
-        self._steps: list[Recurrence | Window] | None = None
-        self._rounds: deque[Round] = deque(maxlen=KEPT)
+        self._steps: list[Recurrence | Convolved] | None = None
+        self._rounds: deque[Forward] = deque(maxlen=KEPT)
         # A stock cache does not say how many tokens it holds; the first commit does.
         self._offset: mx.array | None = None
 
@@ -166,7 +166,7 @@ class RecurrentCache(TargetBuffer):
         """
         if self._steps is None:
             raise ValueError("A round is committed whose forward was not recorded.")
-        done = Round(offset - accepted - 1, self.states, self._steps)
+        done = Forward(offset - accepted - 1, self.states, self._steps)
         self._rounds.append(done)
         self.states = done.after(accepted + 1)
         self._offset, self._steps = offset, None
@@ -202,11 +202,11 @@ class RecurrentCache(TargetBuffer):
         raise ValueError(f"The recurrent state after {length} tokens is out of reach.")
 
 
-def _window(inputs: mx.array | None, written: mx.array | None) -> Window:
+def _window(inputs: mx.array | None, written: mx.array | None) -> Convolved:
     known = inputs is not None and written is not None and inputs.ndim == 3
     if not known or inputs.shape[2] != written.shape[2]:
         raise ValueError("A recurrent state came from no convolution or recurrence that is known.")
-    return Window(inputs, written.shape[1])
+    return Convolved(inputs, written.shape[1])
 
 
 def _stacked(items: Sequence[mx.array | None]) -> mx.array | None:

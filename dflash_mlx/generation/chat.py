@@ -15,17 +15,17 @@ TEMPLATE_ERRORS = (TemplateError, AssertionError, NotImplementedError, TypeError
 def chat_tokens(
     tokenizer: TokenizerWrapper,
     messages: Sequence[Mapping[str, object]],
+    options: Mapping[str, object] | None = None,
     *,
     continue_final_message: bool = False,
-    **options: object,
 ) -> list[int]:
     """The tokens of a conversation by the tokenizer's chat template, up to the answer.
 
     Args:
         tokenizer: has a chat template.
         messages: each with its ``role`` and ``content``.
-        continue_final_message: whether the answer goes on with the last message.
         options: for the template, such as ``enable_thinking``.
+        continue_final_message: whether the answer goes on with the last message.
 
     Raises:
         UserError: the template refuses.
@@ -35,7 +35,7 @@ def chat_tokens(
             list(messages),
             add_generation_prompt=not continue_final_message,
             continue_final_message=continue_final_message,
-            **options,
+            **(options or {}),
         )
     except TEMPLATE_ERRORS as error:
         raise UserError(

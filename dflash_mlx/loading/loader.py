@@ -14,8 +14,9 @@ from mlx_lm.utils import dequantize_model, load_adapters, load_model, load_token
 from safetensors import SafetensorError
 
 from ..convert import convert_cached
+from ..convert.inspection import DRAFTER, MLX_DRAFTER, kind_of
 from ..drafter.bound import BoundDrafter
-from ..drafter.config import MODEL_TYPE, DrafterConfig
+from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
 from ..drafter.vocabulary import check_draft_ids
 from ..errors import UserError, brief
@@ -163,9 +164,9 @@ def _load_target(
     if not (path / "config.json").is_file():
         raise UserError(f"{path} holds no config.json, so it is not a model folder.")
     config = read_json_object(path / "config.json")
-    if config.get("model_type") == MODEL_TYPE or "DFlashDraftModel" in str(
-        config.get("architectures")
-    ):
+    # The name is enough, though nothing else of the config may be right.
+    named = "DFlash" in str(config.get("architectures"))
+    if named or kind_of(config) in (DRAFTER, MLX_DRAFTER):
         raise UserError(f"{path} holds a drafter, not a target; give it as the draft model.")
     if adapter_path is not None and not Path(adapter_path).is_dir():
         raise UserError(f"There is no adapter folder {adapter_path}.")

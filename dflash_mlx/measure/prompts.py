@@ -116,7 +116,7 @@ def prompt_tokens(
         UserError: a conversation or options were given and there is no template, or it refuses.
     """
     if tokenizer.has_chat_template:
-        return chat_tokens(tokenizer, prompt.messages, **(options or {}))
+        return chat_tokens(tokenizer, prompt.messages, options)
     if prompt.chat or options:
         raise UserError(
             "The target has no chat template, which conversations and template options need."

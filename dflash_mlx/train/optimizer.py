@@ -97,7 +97,7 @@ class Updater:
 
 
 @dataclass
-class Progress:
+class Advance:
     """How far a training has come.
 
     Attributes:
@@ -113,7 +113,7 @@ class Progress:
     worse: int = 0
 
 
-def save_checkpoint(folder: Path, updater: Updater, progress: Progress) -> None:
+def save_checkpoint(folder: Path, updater: Updater, progress: Advance) -> None:
     """Write a checkpoint and remove those before it; one that is cut short is never read.
 
     Raises:
@@ -138,7 +138,7 @@ def find_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def restore_checkpoint(folder: Path, updater: Updater) -> Progress | None:
+def restore_checkpoint(folder: Path, updater: Updater) -> Advance | None:
     """Give the updater what the last checkpoint holds, if there is one.
 
     Raises:
@@ -149,7 +149,7 @@ def restore_checkpoint(folder: Path, updater: Updater) -> Progress | None:
         return None
     try:
         state = mx.load(str(last / "state.safetensors"))
-        progress = Progress(**json.loads((last / "progress.json").read_bytes()))
+        progress = Advance(**json.loads((last / "progress.json").read_bytes()))
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise UserError(
             f"{last} is damaged ({error}); remove it, and --resume begins with the first step "

@@ -14,7 +14,7 @@ from .disk import Log
 from .feature_cache import FeatureCache
 from .heldout import Evaluation, evaluate
 from .learner import Learner, Sums
-from .optimizer import Progress, Updater, restore_checkpoint, save_checkpoint, warmup_cosine
+from .optimizer import Advance, Updater, restore_checkpoint, save_checkpoint, warmup_cosine
 from .output import Output
 from .recipe import Recipe
 from .world import World
@@ -56,7 +56,7 @@ class Trainer:
         rate = warmup_cosine(recipe.learning_rate, recipe.steps, recipe.warmup)
         parameters = self.learner.parameters()
         self.updater = Updater(parameters, rate, recipe.clip, recipe.weight_decay)
-        self.progress = Progress()
+        self.progress = Advance()
         self.log: Log | None = None
         self._begun = self._reported = 0.0
 

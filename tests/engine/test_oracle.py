@@ -8,7 +8,7 @@ from support.oracle import OracleDrafter
 from support.tiny import VOCAB
 
 from dflash_mlx.cache.quantized import KVQuantization
-from dflash_mlx.cache.recurrent import Recurrence, Window
+from dflash_mlx.cache.recurrent import Convolved, Recurrence
 from dflash_mlx.target.target import Target
 
 HYBRIDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
@@ -145,7 +145,7 @@ def test_what_caches_forget_and_round_matters():
     assert len(set(map(tuple, texts))) == len(texts)
 
 
-@pytest.mark.parametrize("kind", [Recurrence, Window])
+@pytest.mark.parametrize("kind", [Recurrence, Convolved])
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_one_token_too_few_in_the_replay_shows_in_the_text(family, kind, monkeypatch):
     replay = kind.after

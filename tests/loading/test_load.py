@@ -252,6 +252,13 @@ def test_drafter_given_as_target(drafter):
     assert "holds a drafter" in refused(drafter)
 
 
+@pytest.mark.parametrize("architecture", ["DFlashDraftModel", "DFlash2DraftModel"])
+def test_checkpoint_of_a_drafter_given_as_target(architecture, target):
+    config = json.loads((target / "config.json").read_text()) | {"architectures": [architecture]}
+    (target / "config.json").write_text(json.dumps(config))
+    assert "holds a drafter" in refused(target)
+
+
 def test_drafter_with_half_a_quantization(target, drafter):
     config = json.loads((drafter / "config.json").read_text()) | {"quantization": {"bits": 4}}
     (drafter / "config.json").write_text(json.dumps(config))

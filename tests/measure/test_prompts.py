@@ -106,13 +106,14 @@ REFUSED = {
     "role": ({"role": "nobody", "content": "a"}, {}),
     "answer without a thought": ({"role": "assistant", "content": "a"}, {"enable_thinking": True}),
     "option": ({"role": "user", "content": "a"}, {"mood": "glad"}),
+    "one of ours": ({"role": "user", "content": "a"}, {"continue_final_message": True}),
 }
 
 
 @pytest.mark.parametrize(("message", "options"), REFUSED.values(), ids=REFUSED)
 def test_what_a_template_of_mlx_lms_own_refuses(message, options):
     with pytest.raises(UserError, match="cannot be applied"):
-        chat_tokens(deepseek_tokenizer(), [message], **options)
+        chat_tokens(deepseek_tokenizer(), [message], options)
 
 
 @pytest.mark.parametrize("length", [60, 500, 5000])

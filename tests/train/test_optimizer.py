@@ -11,7 +11,7 @@ from support.training import numbers
 
 from dflash_mlx.errors import UserError
 from dflash_mlx.train.optimizer import (
-    Progress,
+    Advance,
     Updater,
     restore_checkpoint,
     save_checkpoint,
@@ -52,15 +52,15 @@ def test_a_restored_optimizer_goes_on_exactly(tmp_path):
     whole, first, second = start(), start(), start()
     step(whole, *range(6))
     step(first, *range(3))
-    save_checkpoint(tmp_path, first, Progress(3, best_tau=1.5))
-    assert restore_checkpoint(tmp_path, second) == Progress(3, best_tau=1.5)
+    save_checkpoint(tmp_path, first, Advance(3, best_tau=1.5))
+    assert restore_checkpoint(tmp_path, second) == Advance(3, best_tau=1.5)
     step(second, *range(3, 6))
     assert mx.array_equal(second.parameters["a.b"], whole.parameters["a.b"])
     assert second.learning_rate == whole.learning_rate
 
 
 def test_a_checkpoint_of_another_drafter(tmp_path):
-    save_checkpoint(tmp_path, start(), Progress())
+    save_checkpoint(tmp_path, start(), Advance())
     with pytest.raises(UserError, match="other weights"):
         restore_checkpoint(tmp_path, Updater({"a.b": mx.zeros(5)}, 0.1))
 
@@ -69,7 +69,7 @@ def test_a_checkpoint_of_another_drafter(tmp_path):
 def test_the_checkpoint_before_stays(error, tmp_path, monkeypatch):
     updater = start()
     step(updater, 0)
-    save_checkpoint(tmp_path, updater, Progress(2))
+    save_checkpoint(tmp_path, updater, Advance(2))
     before = listing(tmp_path)
 
     def write(path, arrays):
@@ -78,7 +78,7 @@ def test_the_checkpoint_before_stays(error, tmp_path, monkeypatch):
 
     monkeypatch.setattr(mx, "save_safetensors", write)
     with pytest.raises(UserError, match=FULL):
-        save_checkpoint(tmp_path, updater, Progress(4))
+        save_checkpoint(tmp_path, updater, Advance(4))
     assert listing(tmp_path) == before
 
 
