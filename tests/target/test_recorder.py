@@ -140,13 +140,16 @@ def test_released_and_failed_pairs_leave_the_model_as_it_was(family):
     assert mx.array_equal(model(IDS), logits)
 
 
-def test_two_targets_of_one_model_take_turns():
-    model = shared_model("qwen3_5")
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_two_targets_of_one_model_take_turns(family):
+    model = shared_model(family)
     prompt, truth = clear_case(model, 9, 30, Sampling())
     with oracle_pair(model, prompt + truth) as pair:
         plain = make_pair(model)
         for each in (pair, plain, pair):
             assert tokens_of(respond(each, byte_tokenizer(), prompt, 24)) == truth[:24]
+        plain.release()
+        assert tokens_of(respond(pair, byte_tokenizer(), prompt, 24)) == truth[:24]
 
 
 def test_a_model_without_recurrence_has_nothing_to_hear():

@@ -16,7 +16,7 @@ from support.plain import clear_case
 from support.tiny import language_of, shared_model, tiny_model
 from support.tokenizer import byte_tokenizer
 
-from dflash_mlx import Pair, UserError
+from dflash_mlx import UserError
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.target.taps import Taps
@@ -141,15 +141,6 @@ def test_tapping_twice_is_refused():
         assert type(target.layers[1]) is TransformerBlock
         assert len(respond(pair, byte_tokenizer(), [1, 2, 3], 9)) == 9
     assert all(type(layer) is TransformerBlock for layer in target.layers)
-
-
-def test_plain_pair_can_share_a_tapped_model():
-    prompt, truth = clear_case(shared_model(), 9, 20, Sampling())
-    with random_pair(shared_model()) as pair:
-        shared = Pair(Target(shared_model()))
-        assert tokens_of(respond(shared, byte_tokenizer(), prompt, 20)) == truth
-        shared.release()
-        assert tokens_of(respond(pair, byte_tokenizer(), prompt, 20)) == truth
 
 
 def test_same_drafter_can_be_paired_again():
