@@ -35,6 +35,9 @@ KNOWN_DRAFTS = 100
 # A way of choosing tokens without costs of its own is taken for greedy until so many of its rounds
 # were timed.
 UNKNOWN_ROUNDS = 5
+# Choosing a token in such a way is believed to take at most this share of a plain round more than
+# greedily: what rounds took beyond that, the machine was slower by.
+LARGEST_SURPLUS = 0.05
 # A table is written again when a time in it, or the acceptance, has moved by more than this share.
 MOVED = 0.05
 # The file's format; a file of another one is not read.
@@ -64,7 +67,9 @@ class CostTable:
     _rates: dict[tuple[str, int, int], float] = field(
         default_factory=dict, compare=False, repr=False
     )
-    _surpluses: dict[str, list[float]] = field(default_factory=dict, compare=False, repr=False)
+    _unknown: dict[str, list[tuple[float, float]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def sizes(self) -> list[int]:
@@ -89,7 +94,7 @@ class CostTable:
         """Move the table towards what a round of a measured size took."""
         self._extend(context)
         if choice not in self.rounds:
-            self._begin(choice, (seconds - self.column(context)[block_size]) / block_size)
+            self._begin(choice, block_size, context, seconds)
             return
         deviation = seconds / self.column(context, choice)[block_size] - 1
         cell = choice, block_size, self._nearest(context)
@@ -105,18 +110,21 @@ class CostTable:
                 part = SHARED + (1 - SHARED) * weight / norm
                 cells[i] *= 1 + step * share * part
 
-    def _begin(self, choice: str, surplus: float) -> None:
-        """Take in what a round of a new choice took longer than a greedy one, by position.
+    def _begin(self, choice: str, block_size: int, context: int, seconds: float) -> None:
+        """Take in a round of a way of choosing without costs of its own.
 
-        Tokens are chosen at every position of a block, so that what rounds of one size took tells
-        of the others.
+        What it took longer than a greedy one is laid to the choosing, which is done at every
+        position, and what that can hardly take to the machine.
         """
-        surpluses = self._surpluses.setdefault(choice, [])
-        surpluses.append(surplus)
-        if len(surpluses) == UNKNOWN_ROUNDS:
-            each = max(median(surpluses), 0.0)
+        greedy = self.column(context)
+        surplus = (seconds - greedy[block_size]) / block_size
+        each = max(0.0, min(surplus, LARGEST_SURPLUS * greedy[1]))
+        seen = self._unknown.setdefault(choice, [])
+        seen.append((each, seconds / (greedy[block_size] + each * block_size)))
+        if len(seen) == UNKNOWN_ROUNDS:
+            each, slower = map(median, zip(*seen, strict=True))
             self.rounds[choice] = {
-                size: [seconds + size * each for seconds in cells]
+                size: [slower * (x + each * size) for x in cells]
                 for size, cells in self.rounds[GREEDY].items()
             }
 

@@ -51,6 +51,11 @@ def test_a_new_way_of_choosing_adds_what_its_first_rounds_took_longer():
     # A hiccup among them counts for nothing.
     costs.learn(5, 500, 99.0, "top_k")
     assert costs.column(500, "top_k") == pytest.approx({1: 10.4, 2: 12.8, 5: 20.0})
+    # More than choosing can take is laid to the machine, and changes the sizes alike.
+    slow, greedy = repeat(costs, UNKNOWN_ROUNDS, 2, 500, 24.0, "top_p"), costs.column(500)
+    assert slow.column(500, "top_p") == pytest.approx(
+        {size: 24.0 / 13.0 * (x + 0.5 * size) for size, x in greedy.items()}
+    )
     repeat(costs, 60, 5, 500, 19.0, "top_k")
     assert costs.column(500, "top_k")[5] == pytest.approx(19.0, rel=0.01)
     assert costs.column(500) == table().column(500)
