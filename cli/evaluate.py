@@ -5,7 +5,7 @@ import dataclasses
 import json
 import sys
 
-from ..errors import UserError, counted
+from ..errors import UserError, at_least_one, counted
 from ..generation.options import Options
 from ..measure.arms import our_arms
 from ..measure.run import Run, measure
@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
         UserError: an option is wrong, or the pair or the prompts cannot be read.
     """
     prompts = chosen_prompts(args)
+    if args.block_size is not None:
+        at_least_one("block_size", args.block_size)
     sampling = generation_options(args)
     if not args.temp and (args.top_p or args.seed is not None):
         name = "top_p" if args.top_p else "seed"

@@ -1,6 +1,7 @@
 """One tiny generation with and without a drafter, and the way that its kernels went."""
 
 import warnings
+from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -10,12 +11,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
-from ..drafter.rope_config import RopeConfig
 from ..engine.sampling import Sampling
 from ..loading.loader import make_pair
 from ..loading.pair import Pair
+from ..target.target import Target
+from ..train.design import design
+from ..train.recipe import Recipe
 from . import lossless
 from .finding import Finding
 from .fused import unbuilt_kernels
@@ -84,25 +86,11 @@ def _generation(pair: Pair) -> Finding:
 
 
 def tiny_pair() -> Pair:
-    """A llama and a drafter with random weights, in float32."""
+    """A llama, and a drafter as training would design it, with random weights in float32."""
     mx.random.seed(0)
     model = llama.Model(llama.ModelArgs(model_type="llama", tie_word_embeddings=True, **_SIZES))
-    rope = RopeConfig(
-        rope_type="default", theta=1e4, factor=1.0, attention_factor=1.0, traditional=False
-    )
-    config = DrafterConfig(
-        **_SIZES,
-        target_hidden_size=_SIZES["hidden_size"],
-        block_size=BLOCK_SIZE,
-        mask_token_id=0,
-        target_layer_ids=(0, 1),
-        num_target_layers=_SIZES["num_hidden_layers"],
-        rope=rope,
-        attention_bias=False,
-        max_position_embeddings=None,
-        has_mask_embedding=False,
-    )
-    drafter = Drafter(config)
+    recipe = Recipe(output=Path(), block_size=BLOCK_SIZE, layers=2, taps=(0, 1), mask_token=0)
+    drafter = Drafter(design(Target(model), None, None, recipe))
     for module in (model, drafter):
         module.update(tree_map(_spread, module.parameters()))
         mx.eval(module.parameters())

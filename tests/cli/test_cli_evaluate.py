@@ -47,7 +47,14 @@ def test_an_interrupted_evaluation_reports_what_it_has(pair, prompts, capsys, mo
     ]
 
 
-MISTAKES = [("limit", 0), ("block-size", 9), ("temp", -1), ("top-p", 0.5), ("seed", 0)]
+MISTAKES = [
+    ("limit", 0),
+    ("block-size", 9),
+    ("block-size", 0),
+    ("temp", -1),
+    ("top-p", 0.5),
+    ("seed", 0),
+]
 
 
 @pytest.mark.parametrize(("option", "value"), MISTAKES)
