@@ -22,6 +22,7 @@ from ..files import check_free, staged
 from .detect import parse
 from .keys import Additions
 from .weights import DTYPES
+from .writer import front_matter
 
 _INDEX = "model.safetensors.index.json"
 # The fields that both formats call alike, and those of them in ``dflash_config`` with the values
@@ -193,12 +194,6 @@ def _write_weights(folder: Path, weights: dict[str, mx.array]) -> None:
 
 def _card(architecture: str, source: Mapping[str, Any]) -> str:
     """README.md, for the class of the official package that reads the drafter."""
-    front = ["---", "pipeline_tag: text-generation"]
-    if source.get("repo"):
-        front.append(f"base_model: {source['repo']}")
-    if source.get("license"):
-        front.append(f"license: {source['license']}")
-    front += ["tags:", "- dflash", "- speculative-decoding", "---"]
     origin = source.get("repo") or source.get("path")
     made_from = f", which was converted from {origin}" if origin else ""
     body = dedent(f"""
@@ -213,4 +208,4 @@ def _card(architecture: str, source: Mapping[str, Any]) -> str:
         drafter = {architecture}.from_pretrained("THIS_FOLDER")
         ```
         """)
-    return "\n".join(front) + "\n" + body
+    return front_matter(source) + body

@@ -1,5 +1,6 @@
 """A checkpoint's tensors by their MLX names, checked against the drafter's own parameters."""
 
+import json
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -183,11 +184,7 @@ def _wrong_shape(
 ) -> UserError:
     keys = next((keys for part, keys in _SIZES.items() if part in name), ("hidden_size",))
     values = {key: getattr(config, key) for key in keys}
-    sizes = ", ".join(
-        f"{key} {list(value) if isinstance(value, tuple) else value}"
-        for key, value in values.items()
-        if value is not None
-    )
+    sizes = ", ".join(f"{key} {json.dumps(x)}" for key, x in values.items() if x is not None)
     message = (
         f"{stored} has shape {list(found)}, but the config needs {list(wanted)} ({sizes}); "
         "the weights and config.json do not belong together."

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +159,6 @@ def _hashes(files: Iterable[Path]) -> dict[str, str]:
 
 def _model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict | None) -> str:
     """README.md of a converted drafter: Hugging Face front matter, facts, and how to use it."""
-    front = ["---", "library_name: mlx", "pipeline_tag: text-generation"]
-    if "repo" in source:
-        front.append(f"base_model: {source['repo']}")
-    if source["license"]:
-        front.append(f"license: {source['license']}")
-    front += ["tags:", "- mlx", "- dflash", "- speculative-decoding", "---"]
     origin = source.get("repo") or source["path"]
     revision = f" at revision {source['revision']}" if source["revision"] else ""
     rows = {
@@ -180,8 +174,25 @@ def _model_card(config: DrafterConfig, source: dict[str, Any], quantization: dic
     }
     lines = [f"| {key} | {value} |" for key, value in rows.items() if value not in (None, "")]
     table = "\n".join([*lines, _weights_row(quantization)])
-    body = _CARD.format(origin=origin + revision, table=table)
-    return "\n".join(front) + "\n" + body
+    return front_matter(source, "mlx") + _CARD.format(origin=origin + revision, table=table)
+
+
+def front_matter(source: Mapping[str, Any], library: str | None = None) -> str:
+    """What Hugging Face reads at the top of a model card.
+
+    Args:
+        source: The ``source`` object of a drafter's config.json, or as much as there is of it.
+        library: Which reads the model, if Hugging Face knows it.
+    """
+    lines = {
+        "library_name": library,
+        "pipeline_tag": "text-generation",
+        "base_model": source.get("repo"),
+        "license": source.get("license"),
+    }
+    tags = [library, "dflash", "speculative-decoding"]
+    front = [f"{key}: {value}" for key, value in lines.items() if value]
+    return "\n".join(["---", *front, "tags:", *(f"- {tag}" for tag in tags if tag), "---", ""])
 
 
 def _weights_row(quantization: dict[str, int] | None) -> str:

@@ -3,7 +3,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from raw_tensors import E2M1, E4M3, codes, nibbles, nvfp4, scales, spread
+from raw_tensors import E2M1, E4M3, codes, nibbles, scales, spread
 
 from dflash_mlx.convert import dequantize
 from dflash_mlx.errors import UserError
@@ -42,23 +42,6 @@ def test_fp8_scales(shape: tuple[int, ...]) -> None:
         each = np.broadcast_to(scale.reshape(-1, 1), (5, 1))
     expected = E4M3[weight].astype(np.float32) * each
     same(dequantize.fp8(mx.array(weight), mx.array(scale), (2, 3)), expected)
-
-
-@pytest.mark.parametrize("divide", [True, False])
-def test_nvfp4(divide: bool) -> None:
-    packed, block, tensor = nvfp4(RANDOM, 6, 64)
-    scale = E4M3[block].astype(np.float32)
-    scale = scale / tensor if divide else scale * tensor
-    expected = E2M1[nibbles(packed)].astype(np.float32) * spread(scale, 6, 64)
-    found = dequantize.nvfp4(mx.array(packed), mx.array(block), mx.array(tensor), divide=divide)
-    same(found, expected)
-
-
-def test_the_two_conventions_of_nvfp4_are_not_the_same() -> None:
-    packed, block, tensor = (mx.array(part) for part in nvfp4(RANDOM, 6, 64))
-    one = dequantize.nvfp4(packed, block, tensor, divide=True)
-    other = dequantize.nvfp4(packed, block, tensor, divide=False)
-    assert mx.abs(one).max().item() > 100 * mx.abs(other).max().item()
 
 
 def test_every_mx_scale() -> None:

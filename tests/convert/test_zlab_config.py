@@ -1,6 +1,5 @@
 """Raw configs in z-lab's layout: every spelling, and every way in which one can be wrong."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -9,52 +8,35 @@ from tiny_checkpoint import parsed_config, tiny_config
 from dflash_mlx.convert.tensors import model_parameters
 from dflash_mlx.errors import UserError
 
-BLOCK = {
-    "top": ({"block_size": 8}, {}),
-    "nested": ({}, {"block_size": 8}),
-    "equal": ({"block_size": 8}, {"block_size": 8}),
-    "different": ({"block_size": 8}, {"block_size": 16}),
-    "absent": ({}, {}),
-}
-THETA = {
-    "top": {"rope_theta": 5000.0},
-    "parameters": {"rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}},
-    "scaling": {"rope_scaling": {"rope_theta": 5000.0, "type": "default"}},
-    "equal": {"rope_theta": 5000, "rope_parameters": {"rope_theta": 5000.0}},
-    "different": {"rope_theta": 5000.0, "rope_parameters": {"rope_theta": 7000.0}},
-    "absent": {},
-    "null": {"rope_theta": None, "rope_parameters": None, "rope_scaling": None},
-}
+NESTED_8, THETA = {"dflash_config": {"block_size": 8}}, {"rope_theta": 5000.0}
 
 
-@pytest.mark.parametrize(("block", "theta"), [*itertools.product(BLOCK, THETA)])
-def test_block_size_and_theta_wherever_they_are(block: str, theta: str) -> None:
-    top, nested = BLOCK[block]
-    config = tiny_config(**{"block_size": None, "rope_theta": None} | top | THETA[theta])
-    config["dflash_config"] |= nested
-    problem = {"different": "block_size is 8 .* but 16", "absent": "no block_size"}.get(block)
-    problem = problem or {
-        "different": "rope_theta as 5000.0 .*7000.0",
-        "absent": "no rope_theta",
-        "null": "no rope_theta",
-    }.get(theta)
-    if problem is None:
-        parsed = parsed_config(config)
-        assert (parsed.block_size, parsed.rope.theta) == (8, 5000.0)
-    else:
-        with pytest.raises(UserError, match=problem):
-            parsed_config(config)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block_size": 8} | THETA,
+        NESTED_8 | THETA,
+        {"block_size": 8} | NESTED_8 | THETA,
+        NESTED_8 | {"rope_parameters": THETA | {"rope_type": "default"}},
+        NESTED_8 | {"rope_scaling": THETA | {"type": "default"}},
+        NESTED_8 | {"rope_theta": 5000, "rope_parameters": THETA},
+    ],
+)
+def test_block_size_and_theta_wherever_they_are(changes: dict[str, Any]) -> None:
+    parsed = parsed_config(tiny_config(**{"block_size": None, "rope_theta": None} | changes))
+    assert (parsed.block_size, parsed.rope.theta) == (8, 5000.0)
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
+        ({"dflash_config": {"block_size": 16}}, "block_size is 8 .* but 16"),
+        ({"rope_parameters": THETA}, "rope_theta as 10000 .*5000.0"),
+        ({"rope_theta": None, "rope_scaling": None}, "no rope_theta"),
         ({"mask_token_id": 62}, "mask_token_id is 62 .* but 63"),
         ({"target_layer_ids": [1, 5, 8]}, r"target_layer_ids is \[1, 5, 8\]"),
         ({"dflash_config": {"num_target_layers": 13}}, "num_target_layers is 12 .* but 13"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 5, 9]}, r"\[1, 5, 9\].*target_layer_ids"),
-        ({"num_aux_layers": 4}, "num_aux_layers is 4"),
-        ({"pard_token": 62}, "pard_token is 62"),
         ({"draft_vocab_size": 32, "has_lm_head": False}, "draft_vocab_size is 32"),
         ({"v_head_dim": 16}, "v_head_dim 16 .*head_dim 32"),
         ({"conv_kernel_size": 2}, "DFlash 2's conv_kernel_size .*'DFlashDraftModel'"),
@@ -91,13 +73,8 @@ def test_contradictions_and_unknown_keys(changes: dict[str, Any], problem: str) 
     ],
 )
 def test_harmless_copies_and_switches(changes: dict[str, Any]) -> None:
-    assert parsed_config(tiny_config(**changes)) == parsed_config(tiny_config())
-
-
-def test_null_is_absent() -> None:
-    assert parsed_config(
-        tiny_config() | {"dspark_markov_rank": None, "unknown": None}
-    ) == parsed_config(tiny_config())
+    null = {"dspark_markov_rank": None, "unknown": None}
+    assert parsed_config(tiny_config(**changes) | null) == parsed_config(tiny_config())
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -105,8 +82,6 @@ def test_null_is_absent() -> None:
     ("key", "value", "name"),
     [
         ("markov_rank", 256, "DSpark's heads"),
-        ("dspark_markov_rank", 512, "DSpark's heads"),
-        ("enable_confidence_head", True, "DSpark's heads"),
         ("enable_hidden_correction", True, "hidden correction"),
         ("fusion_type", "gated_sum", "gated tap fusion"),
         ("partial_rotary_factor", 0.5, "partial rotary"),
@@ -149,11 +124,6 @@ def test_settings_of_embeddings_and_logits(key: str, value: Any, nested: bool) -
         parsed_config(tiny_config(**{key: 77.0, "dflash_config": {key: value}}))
 
 
-def test_own_table_is_read_raw() -> None:
-    assert parsed_config(tiny_config()).embed_scale == "target"
-    assert parsed_config(tiny_config(has_embed_tokens=True)).embed_scale == "raw"
-
-
 @pytest.mark.parametrize("key", ["sample_from_anchor", "shift_label", "draft_shift"])
 def test_rows_that_predict_the_next_token(key: str) -> None:
     """Such a block has as many predictions as rows; ours counts the anchor too."""
@@ -172,11 +142,15 @@ def test_taps_counted_from_one_alone() -> None:
         parsed_config(config)
 
 
-def test_no_taps() -> None:
+def test_what_follows_from_other_keys() -> None:
     config = tiny_config(use_aux_hidden_state=False, dflash_config={"target_layer_ids": None})
-    parsed = parsed_config(config)
-    assert parsed.target_layer_ids == ()
-    assert "fc.weight" not in model_parameters(parsed)
+    assert parsed_config(config).target_layer_ids == ()
+    assert "fc.weight" not in model_parameters(parsed_config(config))
+    wide = model_parameters(parsed_config(tiny_config(target_hidden_size=80)))
+    assert wide["fc.weight"].shape == (64, 3 * 80)
+    assert parsed_config(tiny_config(head_dim=None)).head_dim == 16
+    assert parsed_config(tiny_config()).embed_scale == "target"
+    assert parsed_config(tiny_config(has_embed_tokens=True)).embed_scale == "raw"
 
 
 def test_final_tap_only_if_allowed() -> None:
@@ -196,12 +170,3 @@ def test_values_that_the_user_adds(key: str, value: int) -> None:
     assert getattr(parsed_config(equal, **{key: value}), key) == value
     with pytest.raises(UserError, match=f"{key} is .* but {value} on the command line; an option"):
         parsed_config(tiny_config(), **{key: value})
-
-
-def test_taps_wider_than_the_drafter() -> None:
-    config = parsed_config(tiny_config(target_hidden_size=80))
-    assert model_parameters(config)["fc.weight"].shape == (64, 3 * 80)
-
-
-def test_head_dim_from_the_quotient() -> None:
-    assert parsed_config(tiny_config(head_dim=None)).head_dim == 16
