@@ -55,4 +55,8 @@ def emitted(
     request = resolve(pair, tokenizer, prompt, Options(max_tokens=n, **options))
     script = Scripted(sizes)
     session = Session(pair, request, script)
-    return [emitted.token for emitted in session.emit()], script.observed
+    tokens = []
+    for token in session.emit():
+        tokens.append(token.token)
+        session.taken += 1
+    return tokens, script.observed
