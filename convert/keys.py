@@ -68,15 +68,16 @@ _UNSUPPORTED = {
     "quantization": "weights quantized otherwise",
     "compression_config": "weights quantized otherwise",
 }
+# Values that switch nothing on, where false alone does not: no activation is called false.
 _OFF = {
-    "projector_type": "dflash",
-    "model_arch": "dflash",
-    "fusion_type": "concat_fc",
-    "partial_rotary_factor": 1,
-    "attention_value_scale": 1,
-    "hc_mult": 1,
-    "hyper_connection_streams": 1,
-    "hidden_act": "silu",
+    "projector_type": ("dflash",),
+    "model_arch": ("dflash",),
+    "fusion_type": ("concat_fc",),
+    "partial_rotary_factor": (1,),
+    "attention_value_scale": (1,),
+    "hc_mult": (False, 1),
+    "hyper_connection_streams": (False, 1),
+    "hidden_act": ("silu",),
 }
 
 
@@ -192,7 +193,7 @@ class Keys:
             f"{part} ({where}: {_short(value)})"
             for key, part in _UNSUPPORTED.items()
             for where, value in self.all(key).items()
-            if value not in (False, _OFF.get(key))
+            if value not in _OFF.get(key, (False,))
         ]
         if found:
             raise unsupported(", ".join(found))

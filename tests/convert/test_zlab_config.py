@@ -95,6 +95,13 @@ def test_harmless_copies_and_switches(changes: dict[str, Any]) -> None:
         ("num_experts", 8, "mixture-of-experts"),
         ("mlp_bias", True, "biases in the MLP"),
         ("hidden_act", "gelu", "activation other than silu"),
+        # What is off for other features means something else here.
+        ("hidden_act", False, "activation other than silu"),
+        ("fusion_type", False, "gated tap fusion"),
+        ("partial_rotary_factor", 0, "partial rotary"),
+        ("attention_value_scale", 0, "value scale"),
+        ("projector_type", False, "another projector"),
+        ("model_arch", 0, "another projector"),
         ("quantization", {"bits": 4}, "weights quantized otherwise"),
     ],
 )
