@@ -76,10 +76,27 @@ def test_a_reader_that_has_seen_enough_gets_no_error():
     assert process.stderr.read() == "" and process.wait(60) == 141
 
 
-def test_unknown_command(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "usage", "found", "meant"),
+    [
+        (["generat"], "dflash-mlx COMMAND", "generat", "generate"),
+        (["frobnicate"], "dflash-mlx COMMAND", "frobnicate", None),
+        (["generate", "--block-sise", "4"], "dflash-mlx generate", "--block-sise", "--block-size"),
+        (["generate", "--top_p=0.5"], "dflash-mlx generate", "--top_p", "--top-p"),
+        (["models", "--jason"], "dflash-mlx models", "--jason", "--json"),
+        (["models", "--qqqq"], "dflash-mlx models", "--qqqq", None),
+        # A flag that is unknown is told before one that is missing.
+        (["convert", "--mlx-pth", "x"], "dflash-mlx convert", "--mlx-pth", "--mlx-path"),
+    ],
+)
+def test_what_is_unknown_is_named_with_the_nearest_known(arguments, usage, found, meant, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["frobnicate"])
-    assert stop.value.code == 2 and "frobnicate" in capsys.readouterr().err
+        main(arguments)
+    first, error, *rest = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and not rest
+    assert first.startswith(f"usage: {usage} ") and len(first) < 80
+    assert found in error and ("did you mean" in error) == (meant is not None)
+    assert meant is None or error.endswith(f"did you mean {meant}?")
 
 
 def test_names_are_imported_when_asked_for():
