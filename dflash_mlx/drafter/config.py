@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from ..errors import UserError
-from .checks import check_bool, check_integer, check_number, reject
+from .checks import check_bool, check_factor, check_integer, check_number, reject
 from .rope_config import RopeConfig
 
 MODEL_TYPE = "dflash"
@@ -130,10 +130,11 @@ class DrafterConfig:
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1)
         for name in ("input_embedding_scale", "output_multiplier"):
-            check_number(name, getattr(self, name), above=0.0)
+            check_factor(name, getattr(self, name))
         if self.final_logit_softcapping is not None:
-            check_number("final_logit_softcapping", self.final_logit_softcapping, above=0.0)
-        check_number("rms_norm_eps", self.rms_norm_eps, above=0.0, at_most=0.01)
+            check_factor("final_logit_softcapping", self.final_logit_softcapping)
+        # From float32's smallest number on: with less, a row of zeros becomes NaN.
+        check_number("rms_norm_eps", self.rms_norm_eps, at_least=2.0**-126, at_most=0.01)
         for field in dataclasses.fields(self):
             if field.type is bool:
                 check_bool(field.name, getattr(self, field.name))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from .checks import check_bool, check_integer, check_number, reject
+from .checks import check_bool, check_factor, check_integer, check_number, reject
 
 _ROPE_EXTRAS = {
     "default": (),
@@ -48,9 +48,10 @@ class RopeConfig:
     def __post_init__(self) -> None:
         if self.rope_type not in _ROPE_EXTRAS:
             reject("rope_type", self.rope_type, f"one of {', '.join(_ROPE_EXTRAS)}")
-        check_number("theta", self.theta, above=1.0)
-        check_number("factor", self.factor, at_least=1.0)
-        check_number("attention_factor", self.attention_factor, above=0.0)
+        # Periods in float32 reach theta times factor.
+        check_number("theta", self.theta, at_least=2.0, at_most=1e30)
+        check_number("factor", self.factor, at_least=1.0, at_most=65504.0)
+        check_factor("attention_factor", self.attention_factor)
         check_bool("traditional", self.traditional)
         if self.rope_type == "default" and self.factor != 1.0:
             reject("factor", self.factor, "1.0 with rope_type 'default'")
@@ -69,7 +70,7 @@ class RopeConfig:
             elif name == "original_max_position_embeddings":
                 check_integer(name, value, 1)
             else:
-                check_number(name, value, above=0.0)
+                check_factor(name, value)
         if self.rope_type == "yarn" and self.beta_slow >= self.beta_fast:
             reject("beta_slow", self.beta_slow, f"smaller than beta_fast ({self.beta_fast})")
         if self.rope_type == "llama3" and self.low_freq_factor >= self.high_freq_factor:
