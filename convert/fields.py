@@ -107,6 +107,28 @@ def body_fields(keys: Keys, names: Names) -> dict[str, Any]:
     }
 
 
+def tap_width(keys: Keys, *, adapted: bool = False) -> Any:
+    """The width of one tap: ``target_hidden_size``, else the drafter's own.
+
+    Args:
+        keys: The config.
+        adapted: Whether each tap goes through a projection to the drafter's width, which then may
+            be any.
+
+    Raises:
+        UserError: A tap is several of the target's hidden states at once.
+    """
+    hidden = keys.get("hidden_size")
+    width = keys.get("target_hidden_size", default=hidden)
+    sizes = type(hidden) is type(width) is int and hidden > 0
+    if sizes and not adapted and width > hidden and width % hidden == 0:
+        raise unsupported(
+            f"taps of {width // hidden} hyper-connection streams each (target_hidden_size "
+            f"{width}, hidden_size {hidden})"
+        )
+    return width
+
+
 def _head_dim(keys: Keys, hidden: Any, heads: Any) -> Any:
     """Explicit, or the plain quotient, which the shapes of the weights then confirm or refute."""
     explicit, values = keys.get("head_dim"), keys.get("v_head_dim")

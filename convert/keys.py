@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from ..drafter.checks import reject
+from ..drafter.checks import reject, shown
 from ..errors import UserError
 
 _OPTIONS = "on the command line"
@@ -190,7 +190,7 @@ class Keys:
             UserError: Names everything found, with the key and its value.
         """
         found = [
-            f"{part} ({where}: {_short(value)})"
+            f"{part} ({where}: {shown(value, 60)})"
             for key, part in _UNSUPPORTED.items()
             for where, value in self.all(key).items()
             if value not in _OFF.get(key, (False,))
@@ -242,7 +242,9 @@ def contradict(key: str, value: Any, other: str, other_value: Any) -> NoReturn:
     Raises:
         UserError: Names both with their values.
     """
-    raise UserError(f"{key} is {value!r} but {other} is {other_value!r}; one of the two is wrong.")
+    raise UserError(
+        f"{key} is {shown(value)} but {other} is {shown(other_value)}; one of the two is wrong."
+    )
 
 
 def _disagree(first: str, value: Any, second: str, other: Any) -> NoReturn:
@@ -253,7 +255,9 @@ def _disagree(first: str, value: Any, second: str, other: Any) -> NoReturn:
         advice = "an option may only fill in what the config does not say"
     else:
         advice = "keep the one that the drafter was trained with"
-    raise UserError(f"{key} is {value!r} {place} but {named}{other!r} {other_place}; {advice}.")
+    raise UserError(
+        f"{key} is {shown(value)} {place} but {named}{shown(other)} {other_place}; {advice}."
+    )
 
 
 def unsupported(what: str) -> UserError:
@@ -262,8 +266,3 @@ def unsupported(what: str) -> UserError:
         f"This drafter has {what}, which this version does not run; use another drafter for this "
         "target."
     )
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

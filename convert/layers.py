@@ -5,7 +5,7 @@ from typing import Any
 from ..drafter.checks import check_bool, check_integer, reject
 from ..drafter.config import FULL, SLIDING
 from ..errors import UserError
-from .keys import Keys
+from .keys import Keys, contradict
 
 _CAUSAL_KEYS = ("is_causal", "causal", "causal_head", "dflash_query_causal", "use_causal")
 
@@ -49,8 +49,8 @@ def sliding_layers(keys: Keys, layers: int) -> tuple[tuple[str, ...], int | None
     """``layer_types`` (empty if no layer slides) and the window of those that slide.
 
     Raises:
-        UserError: The list does not fit, a sliding layer has no window, or there is a window
-            without a list.
+        UserError: The list does not fit, a sliding layer has no window, there is a window without
+            a list, or the switch of all windows is off.
     """
     kinds, window = _listed_types(keys, layers), keys.get("sliding_window")
     switch = keys.get("use_sliding_window")
@@ -66,6 +66,9 @@ def sliding_layers(keys: Keys, layers: int) -> tuple[tuple[str, ...], int | None
             "layer_types has sliding_attention layers but the config has no sliding_window; add "
             "the window that the drafter was trained with."
         )
+    if switch is False:
+        # Which Hugging Face's classes, and so the official package, read as no window at all.
+        contradict("layer_types", kinds, "use_sliding_window", False)
     check_integer("sliding_window", window, 1)
     return tuple(kinds), window
 

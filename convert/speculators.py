@@ -4,6 +4,7 @@ Source: https://github.com/vllm-project/speculators, ``DFlashSpeculatorConfig``,
 ``create_anchor_block_mask_mod`` and ``open_spec_config``.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from .fields import (
     close_config,
     open_config,
     table_fields,
+    tap_width,
     zero_based,
 )
 from .keys import Additions, contradict, nested_object, unsupported
@@ -67,13 +69,10 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     keys = open_config(_one_rope(config, layer), additions, _NESTED, _defaults(layer))
     settings = nested_object(config, "speculators_config")
     kind, verifier = speculators_kind(config), _verifier(settings)
-    dflash2 = kind == "dflash2"
+    width, dflash2 = tap_width(keys), kind == "dflash2"
 
     fields = block_fields(keys) | body_fields(keys, names) | table_fields(keys, names)
     kinds, window = sliding_layers(keys, fields["num_hidden_layers"])
-    if window is not None and keys.get("use_sliding_window") is False:
-        # Which Hugging Face reads as no window at all.
-        contradict("layer_types", kinds, "use_sliding_window", False)
     non_causal = keys.get("sliding_window_non_causal", default=dflash2)
     check_bool("sliding_window_non_causal", non_causal)
     if dflash2:
@@ -83,7 +82,7 @@ def parse_speculators(config: Mapping[str, Any], names: Names, additions: Additi
     fields |= {
         "target_layer_ids": zero_based(keys.required(aux), aux, 1),
         "num_target_layers": None,
-        "target_hidden_size": keys.get("target_hidden_size", default=fields["hidden_size"]),
+        "target_hidden_size": width,
         "layer_types": kinds,
         "sliding_window": window,
         "window_rule": "anchor",
@@ -186,7 +185,12 @@ def _verifier(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The target that ``speculators_config`` names; one with hyper-connections is refused."""
     verifier = nested_object(settings, "verifier", "speculators_config.")
     named = {key: verifier[key] for key in ("name_or_path", "architectures") if verifier.get(key)}
-    if "DeepseekV4" in str(named.get("architectures")):
+    name, architectures = named.get("name_or_path", ""), named.get("architectures", [])
+    if not isinstance(name, str):
+        reject("the verifier's name_or_path", name, "a text")
+    if not isinstance(architectures, list) or not all(isinstance(x, str) for x in architectures):
+        reject("the verifier's architectures", architectures, "a list of texts")
+    if any("deepseekv4" in re.sub(r"\W|_", "", x).lower() for x in (name, *architectures)):
         raise unsupported(f"hyper-connection streams for taps, those of {named}")
     return named
 

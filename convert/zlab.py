@@ -17,6 +17,7 @@ from .fields import (
     close_config,
     open_config,
     table_fields,
+    tap_width,
     taps,
 )
 from .keys import Additions, Keys, contradict
@@ -47,10 +48,10 @@ def parse_zlab(config: Mapping[str, Any], names: Names, additions: Additions) ->
     jetspec = bool(keys.all("causal_head", "draft_shift"))
     angelspec = bool(keys.all("target_num_hidden_layers"))
     dflash2 = _dflash2_fields(keys, config.get("architectures"))
+    width = tap_width(keys, adapted=jetspec)
 
     fields = block_fields(keys) | body_fields(keys, names) | table_fields(keys, names) | dflash2
     fields |= layer_fields(keys, fields["num_hidden_layers"], fields["block_size"])
-    width = keys.get("target_hidden_size", default=fields["hidden_size"])
     # DFlash 2 is trained on plain rows; z-lab's older drafters on what the target embeds.
     raw = fields["has_embed_tokens"] or dflash2
     fields |= {

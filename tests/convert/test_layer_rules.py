@@ -89,6 +89,10 @@ def test_use_swa_overrules_layer_types() -> None:
         ({"layer_types": [SLIDING]}, r"layer_types is \['sliding_attention'\]"),
         ({"layer_types": SLIDING}, "layer_types is"),
         ({"layer_types": [FULL, "chunked_attention"]}, "chunked_attention"),
+        (
+            {"layer_types": [SLIDING, FULL], "sliding_window": 32, "use_sliding_window": False},
+            r"layer_types is \['sliding_attention', .* but use_sliding_window is False",
+        ),
         ({"layer_types": None, "sliding_window": 32}, "32 without layer_types"),
         ({"layer_types": None, "use_sliding_window": True}, "without layer_types"),
     ],
@@ -100,7 +104,7 @@ def test_mistakes(changes: dict[str, Any], problem: str) -> None:
 
 def test_switches_that_say_nothing() -> None:
     """Beside layer_types, use_sliding_window and a window of full layers are ignored."""
-    assert parsed_config(zlab(use_sliding_window=False)) == parsed_config(zlab())
+    assert parsed_config(zlab(use_sliding_window=True)) == parsed_config(zlab())
     full = parsed_config(tiny_config(sliding_window=32, use_sliding_window=True))
     assert (full.layer_types, full.sliding_window) == ((), None)
     absent = tiny_config(layer_types=None, sliding_window=32, use_sliding_window=False)

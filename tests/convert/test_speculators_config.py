@@ -1,10 +1,11 @@
 """Configs of speculators and the Open Spec Config, which say the same in two layouts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from formats import open_spec_config, speculators_config
-from tiny_checkpoint import parsed_config
+from tiny_checkpoint import parsed_config, tiny_config
 
 from dflash_mlx.convert.detect import recognize
 from dflash_mlx.errors import UserError
@@ -137,6 +138,10 @@ def test_mistakes(changes: dict[str, Any], problem: str) -> None:
             {"verifier": {"name_or_path": "d/V4", "architectures": ["DeepseekV4ForCausalLM"]}},
             "hyper-connection",
         ),
+        ({"verifier": {"name_or_path": "deepseek-ai/DeepSeek-V4-Flash"}}, "hyper-connection"),
+        ({"verifier": {"name_or_path": 3}}, "name_or_path is 3"),
+        ({"verifier": {"name_or_path": ["Qwen/Qwen3-8B"]}}, "name_or_path is"),
+        ({"verifier": {"name_or_path": "a", "architectures": "b"}}, "architectures is 'b'"),
     ],
 )
 def test_mistakes_about_the_target(changes: dict[str, Any], problem: str) -> None:
@@ -144,6 +149,17 @@ def test_mistakes_about_the_target(changes: dict[str, Any], problem: str) -> Non
     config["speculators_config"] |= changes
     with pytest.raises(UserError, match=problem):
         parsed_config(config)
+
+
+@pytest.mark.parametrize("make", [speculators_config, tiny_config, open_spec_config])
+def test_streams_for_taps(make: Callable[[], dict[str, Any]]) -> None:
+    """By the widths alone, whatever else is missing, and not by an option that it asks for."""
+    config = make() | {"target_hidden_size": 256}
+    for incomplete in (config, {k: v for k, v in config.items() if k != "mask_token_id"}):
+        problem = recognize(incomplete).problem
+        assert "4 hyper-connection streams each (target_hidden_size 256, hidden_size 64)" in problem
+    assert recognize(make() | {"target_hidden_size": 64}).problem is None
+    assert recognize(make() | {"target_hidden_size": 80}).problem is None
 
 
 def test_whole_dictionaries_of_hugging_face() -> None:

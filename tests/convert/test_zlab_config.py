@@ -155,6 +155,9 @@ def test_what_follows_from_other_keys() -> None:
     assert "fc.weight" not in model_parameters(parsed_config(config))
     wide = model_parameters(parsed_config(tiny_config(target_hidden_size=80)))
     assert wide["fc.weight"].shape == (64, 3 * 80)
+    # A projection makes one tap of any width.
+    adapted = {"causal_head": True, "target_hidden_size": 128}
+    assert parsed_config(tiny_config(dflash_config=adapted)).has_hidden_dim_adapter
     assert parsed_config(tiny_config(head_dim=None)).head_dim == 16
     assert parsed_config(tiny_config()).embed_scale == "target"
     assert parsed_config(tiny_config(has_embed_tokens=True)).embed_scale == "raw"
