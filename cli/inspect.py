@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import counted
+from ..errors import counted, printable
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -39,10 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
     found = inspect(args.model, args.revision)
     if args.json:
-        print(json.dumps(found, indent=2))
+        # JSON escapes every control character but one.
+        print(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
     else:
         for label, text in _lines(found):
-            print(f"{label:<12} {text}")
+            print(f"{printable(label):<12} {printable(text)}")
     return 0 if found["problem"] is None else 1
 
 

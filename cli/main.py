@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import NoReturn
 
 from .. import __version__
-from ..errors import UserError, brief, did_you_mean
+from ..errors import UserError, brief, did_you_mean, printable
 
 COMMANDS = {
     "generate": "generate text from a prompt",
@@ -138,7 +138,7 @@ def _failed(sentence: str, code: int, debug: bool) -> int:
     """Say what went wrong, with the traceback before it if that was asked for; the exit code."""
     if debug:
         traceback.print_exc()
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {printable(sentence)}", file=sys.stderr)
     return code
 
 

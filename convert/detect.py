@@ -6,6 +6,7 @@ from typing import Any
 
 from ..drafter.config import MODEL_TYPE
 from ..errors import UserError
+from ..files import check_json
 from .fields import Names, Parsed
 from .keys import Additions, unsupported
 from .speculators import parse_open_spec, parse_speculators, speculators_kind
@@ -74,8 +75,10 @@ class Recognized:
 
 def recognize(config: Mapping[str, Any]) -> Recognized:
     """Tell by a config.json alone what a checkpoint is and whether this version converts it."""
-    kind, _ = _other_kind(config) or ("unknown", "")
+    kind = "unknown"
     try:
+        check_json(config, "The config")
+        kind, _ = _other_kind(config) or (kind, "")
         kind = find_format(config)
         parsed, _ = parse(config, None, Additions())
     except UserError as error:

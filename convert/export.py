@@ -17,7 +17,7 @@ from mlx_lm.utils import dequantize_model, make_shards
 
 from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..files import check_free, staged
 from .detect import parse
 from .keys import Additions
@@ -195,7 +195,7 @@ def _write_weights(folder: Path, weights: dict[str, mx.array]) -> None:
 def _card(architecture: str, source: Mapping[str, Any]) -> str:
     """README.md, for the class of the official package that reads the drafter."""
     origin = source.get("repo") or source.get("path")
-    made_from = f", which was converted from {origin}" if origin else ""
+    made_from = f", which was converted from {printable(str(origin))}" if origin else ""
     body = dedent(f"""
         # DFlash drafter for PyTorch
 

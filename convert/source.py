@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..drafter.config import MODEL_TYPE
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..files import read_json_object
 from ..loading.hub import fetch
 from .weights import INDEX
@@ -105,7 +105,7 @@ def find_source(
     subfolder = SUBFOLDER if (root / SUBFOLDER / "config.json").is_file() else ""
     folder = root / subfolder
     if Path(path_or_repo).expanduser().is_dir():
-        source = Source(folder, root.resolve().name, None, None, subfolder)
+        source = Source(folder, printable(root.resolve().name), None, None, subfolder)
     else:
         # A snapshot's folder is named after its commit.
         repo = str(path_or_repo)

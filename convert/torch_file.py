@@ -6,8 +6,10 @@ only knows the few names that rebuild a tensor, and refuses the file at any othe
 """
 
 import collections
+import io
 import math
 import pickle
+import pickletools
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,15 @@ import numpy as np
 from ..errors import UserError
 
 _LARGEST_ENTRY = 64 * 1024 * 1024
+_LARGEST_PICKLE = 64 * 1024
+_MOST_AXES = 8
+# What torch.save writes for a tensor and for a dict of one. Python's reader allocates whatever
+# length or place in its memo the others name, before it looks for the bytes.
+_OPCODES = """
+PROTO FRAME STOP MARK GLOBAL STACK_GLOBAL BINPERSID REDUCE NONE NEWTRUE NEWFALSE BININT BININT1
+BININT2 LONG1 BINUNICODE SHORT_BINUNICODE EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM
+SETITEMS BINPUT LONG_BINPUT BINGET LONG_BINGET MEMOIZE
+"""
 # The files that torch writes are little endian on every supported machine.
 _STORAGES = {
     "FloatStorage": (mx.float32, "<u4"),
@@ -67,7 +78,10 @@ class _Reader(pickle.Unpickler):
             raise pickle.UnpicklingError("it is not a torch.save archive")
         self._archive = archive
         self._folder = pickles[0].removesuffix("data.pkl")
-        super().__init__(self._open("data.pkl"))
+        with self._open("data.pkl", _LARGEST_PICKLE) as file:
+            pickled = file.read()
+        _check_opcodes(pickled)
+        super().__init__(io.BytesIO(pickled))
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _STORAGES:
@@ -92,10 +106,20 @@ class _Reader(pickle.Unpickler):
             raise pickle.UnpicklingError(f"its storage has {len(values)} of {count} values")
         return _Storage(dtype, values)
 
-    def _open(self, name: str) -> Any:
-        if self._archive.getinfo(self._folder + name).file_size > _LARGEST_ENTRY:
+    def _open(self, name: str, largest: int = _LARGEST_ENTRY) -> Any:
+        if self._archive.getinfo(self._folder + name).file_size > largest:
             raise pickle.UnpicklingError(f"{name} is larger than any embedding")
         return self._archive.open(self._folder + name)
+
+
+def _check_opcodes(pickled: bytes) -> None:
+    """Check that reading a pickle takes no more memory than its own size explains."""
+    known = _OPCODES.split()
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name not in known:
+            raise pickle.UnpicklingError(f"it has {opcode.name}, which no tensor needs")
+        if opcode.name == "LONG_BINPUT" and argument > len(pickled):
+            raise pickle.UnpicklingError(f"it remembers something as number {argument}")
 
 
 def _rebuild_tensor(
@@ -103,7 +127,8 @@ def _rebuild_tensor(
 ) -> mx.array:
     if not isinstance(storage, _Storage) or type(offset) is not int or offset < 0:
         raise pickle.UnpicklingError("its tensor has no storage")
-    if not all(type(n) is int and n >= 0 for n in (*shape, *stride)):
+    whole = all(type(n) is int and n >= 0 for n in (*shape, *stride))
+    if not whole or len(shape) > _MOST_AXES:
         raise pickle.UnpicklingError("its tensor has no plain shape")
     steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     if any(n > 1 and have != need for n, have, need in zip(shape, stride, steps, strict=True)):

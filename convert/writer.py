@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from .. import __version__
 from ..drafter.config import DrafterConfig
-from ..errors import UserError, counted
+from ..errors import UserError, counted, printable
 from .reader import RawDrafter
 from .source import MASK_FILE, Source
 from .tensors import DRAFT_TO_TARGET, is_quantizable
@@ -172,7 +172,11 @@ def _model_card(config: DrafterConfig, source: dict[str, Any], quantization: dic
         "brings its own": _own_tables(config),
         "candidates of the selector": config.selector_top_k,
     }
-    lines = [f"| {key} | {value} |" for key, value in rows.items() if value not in (None, "")]
+    lines = [
+        f"| {key} | {printable(str(value))} |"
+        for key, value in rows.items()
+        if value not in (None, "")
+    ]
     table = "\n".join([*lines, _weights_row(quantization)])
     return front_matter(source, "mlx") + _CARD.format(origin=origin + revision, table=table)
 
@@ -191,7 +195,7 @@ def front_matter(source: Mapping[str, Any], library: str | None = None) -> str:
         "license": source.get("license"),
     }
     tags = [library, "dflash", "speculative-decoding"]
-    front = [f"{key}: {value}" for key, value in lines.items() if value]
+    front = [f"{key}: {printable(str(value))}" for key, value in lines.items() if value]
     return "\n".join(["---", *front, "tags:", *(f"- {tag}" for tag in tags if tag), "---", ""])
 
 

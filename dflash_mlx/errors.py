@@ -10,8 +10,19 @@ class UserError(ValueError):
 
     The message is one or two sentences: what was found, what was needed, and what to do. It has
     options as Python's keywords in backquotes, which the command line shows as flags. There it is
-    printed, and the exit code is 2; in Python it is a ``ValueError``.
+    printed, and the exit code is 2; in Python it is a ``ValueError``. What a message quotes may
+    come from a checkpoint, so it is made :func:`printable`.
     """
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """A text on one line, with escapes for what would move a cursor or cannot be encoded."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def at_least_one(name: str, value: int) -> int:

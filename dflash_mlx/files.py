@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".partial"
 _STALE_SECONDS = 24 * 60 * 60
+# A tokenizer's config has integers of 31 digits; nothing means anything by a longer one.
+_MOST_DIGITS = 100
 
 
 def cache_dir() -> Path:
@@ -45,7 +47,8 @@ def parse_json_object(text: bytes, name: str) -> dict[str, Any]:
     """The object in ``text``; ``name`` is what messages call it.
 
     Raises:
-        UserError: It is not JSON, is not an object, or has a key twice.
+        UserError: It is not JSON, is not an object, has a key twice, or what :func:`check_json`
+            refuses.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -58,12 +61,54 @@ def parse_json_object(text: bytes, name: str) -> dict[str, Any]:
         return result
 
     try:
-        value = json.loads(text, object_pairs_hook=unique)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = json.loads(text, object_pairs_hook=unique, parse_int=_integer)
+        check_json(value, name)
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not valid JSON ({error}); download it again.") from error
     if not isinstance(value, dict):
         raise UserError(f"{name} holds a {type(value).__name__}, not an object.")
     return value
+
+
+def _integer(digits: str) -> int:
+    """An integer of a JSON file; Python refuses longer ones, in words for programmers."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def check_json(value: Any, name: str) -> None:
+    """Check that whatever is in a parsed JSON file can be computed with, and written down.
+
+    Args:
+        value: What was parsed.
+        name: What messages call it.
+
+    Raises:
+        UserError: There is an integer beyond any size or id, or text that no file can hold.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            check_json(key, f"a key of {name}")
+            check_json(item, name)
+    elif isinstance(value, list):
+        for item in value:
+            check_json(item, name)
+    elif isinstance(value, str) and not is_text(value):
+        raise UserError(f"{name} has {value!r}, which is no text; correct it.")
+    elif isinstance(value, int) and abs(value) >= 10**_MOST_DIGITS:
+        raise UserError(f"{name} has an integer of more than {_MOST_DIGITS} digits; correct it.")
+
+
+def is_text(value: str) -> bool:
+    """Whether a file can hold a string: it has no half of a character, as names of files may."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def stale_folders(parent: Path) -> list[Path]:
@@ -92,12 +137,25 @@ def remove_stale(parent: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_path(path: str | Path) -> None:
+    """Check that a path is one that MLX can open as well.
+
+    Raises:
+        UserError: It has a zero byte, or bytes that are no UTF-8.
+    """
+    if "\0" in str(path) or not is_text(str(path)):
+        raise UserError(
+            f"The path {path} is not plain text in UTF-8, which MLX needs; rename the folder."
+        )
+
+
 def check_free(destination: Path) -> None:
     """Check that a folder can be written: that it does not exist, or is empty.
 
     Raises:
-        UserError: Something is there.
+        UserError: Something is there, or no folder can have that name.
     """
+    check_path(destination)
     if destination.is_dir() and not any(destination.iterdir()):
         return
     if destination.exists() or destination.is_symlink():

@@ -16,6 +16,7 @@ from huggingface_hub.errors import (
 )
 
 from ..errors import UserError, os_reason
+from ..files import check_path
 
 # huggingface_hub has changed its HTTP library between versions; this is that library's own error.
 TRANSPORT_ERROR = HfHubHTTPError.__bases__[0]
@@ -58,6 +59,7 @@ def fetch(
         UserError: there is no such folder or repository, or it cannot be reached.
     """
     path = Path(path_or_repo).expanduser()
+    check_path(path)
     if path.is_dir():
         if revision is not None:
             raise UserError(
