@@ -12,6 +12,7 @@ from .keys import Additions, Keys, contradict, unsupported
 from .rotary import rope_config
 
 _AUX_KEYS = ("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+_MOST_STREAMS = 64
 # The MLX names of a checkpoint's tensors, or None as long as they are not known.
 Names = Collection[str] | None
 
@@ -121,10 +122,12 @@ def tap_width(keys: Keys, *, adapted: bool = False) -> Any:
     hidden = keys.get("hidden_size")
     width = keys.get("target_hidden_size", default=hidden)
     sizes = type(hidden) is type(width) is int and hidden > 0
-    if sizes and not adapted and width > hidden and width % hidden == 0:
+    streams = width // hidden if sizes and not adapted and width % hidden == 0 else 1
+    # More are no streams but a mistake, which the weights tell.
+    if 1 < streams <= _MOST_STREAMS:
         raise unsupported(
-            f"taps of {width // hidden} hyper-connection streams each (target_hidden_size "
-            f"{width}, hidden_size {hidden})"
+            f"taps of {streams} hyper-connection streams each (target_hidden_size {width}, "
+            f"hidden_size {hidden})"
         )
     return width
 
