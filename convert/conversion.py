@@ -11,6 +11,7 @@ from typing import Any
 from ..drafter.config import FORMAT_VERSION, DrafterConfig
 from ..errors import UserError
 from ..files import cache_dir, check_free, remove_stale, staged
+from .declared import mlx_quantization
 from .keys import Additions
 from .reader import read_converted, read_raw
 from .source import MASK_FILE, Source, find_source
@@ -22,6 +23,10 @@ BITS = (2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (32, 64, 128)
 # Counts changes of the converter's output, so that older cached conversions are not reused.
 _CONVERTER_VERSION = 2
+_QUANTIZED = (
+    "This drafter is quantized already; take the one that it was made from, which has more of the "
+    "weights."
+)
 
 
 def convert(
@@ -85,6 +90,8 @@ def convert(
             _check_recast(source, additions, quantization, dtype)
             raw = read_converted(source)
         else:
+            if quantization is not None and mlx_quantization(source.config):
+                raise UserError(_QUANTIZED)
             raw = read_raw(source, additions)
             _check_groups(raw.config, quantization)
         with staged(destination) as folder:
@@ -139,10 +146,7 @@ def _check_recast(
             f"({', '.join(additions.given)})."
         )
     if "quantization" in source.config:
-        raise UserError(
-            "This drafter is quantized already; take the one that it was made from, which has "
-            "more of the weights."
-        )
+        raise UserError(_QUANTIZED)
     _check_groups(DrafterConfig.from_dict(source.config), quantization)
 
 

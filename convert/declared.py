@@ -1,21 +1,31 @@
 """Which encodings a checkpoint declares for its weights, by each tool's own way of saying so.
 
 Declarations are ``quantization_config`` in config.json (Hugging Face; ``quant_method`` names the
-tool) and ModelOpt's ``hf_quant_config.json``.
+tool), ModelOpt's ``hf_quant_config.json``, and MLX's ``quantization``, of which it writes a second
+copy as ``quantization_config``, without a ``quant_method``.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..drafter.checks import reject
+from ..drafter.checks import reject, shown
 from ..errors import UserError
 from ..files import read_json_object
+from .keys import contradict
 
-FP8, NVFP4, MXFP4, MXFP8, INT4 = "FP8", "NVFP4", "MXFP4", "MXFP8", "INT4"
+FP8, NVFP4, MXFP4, MXFP8, INT4, MLX = "FP8", "NVFP4", "MXFP4", "MXFP8", "INT4", "MLX"
 
 _BLOCK = (128, 128)
+_MLX_KEYS = {"group_size", "bits"}
+# The group sizes and bits of each of MLX's modes.
+_MLX_MODES = {
+    "affine": ((32, 64, 128), (2, 3, 4, 5, 6, 8)),
+    "mxfp4": ((32,), (4,)),
+    "mxfp8": ((32,), (8,)),
+    "nvfp4": ((16,), (4,)),
+}
 _MODELOPT = {
     "FP8": FP8,
     "FP8_PB_WO": FP8,
@@ -35,7 +45,7 @@ _COMPRESSED = (
     (("float", 4, 32), MXFP4),
     (("int", 4, None), INT4),
 )
-_READ = "FP8, NVFP4, MXFP4, MXFP8 and packed INT4"
+_READ = "MLX's own, FP8, NVFP4, MXFP4, MXFP8 and packed INT4"
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,33 @@ class Declared:
     Attributes:
         encodings: The encodings that occur, such as ``NVFP4``; others are not encoded.
         block: Rows and columns of a block that shares a scale, where FP8 has blocks.
+        mlx: MLX's declaration: ``group_size``, ``bits`` and ``mode``, and those of single layers by
+            their names.
         present: Whether it says anything; it may be about activations and their cache alone.
     """
 
     encodings: frozenset[str] = frozenset()
     block: tuple[int, int] = _BLOCK
+    mlx: Mapping[str, Any] = field(default_factory=dict)
     present: bool = True
+
+    def mlx_settings(self, module: str) -> dict[str, Any]:
+        """``group_size``, ``bits`` and ``mode`` of a layer that MLX has quantized.
+
+        Raises:
+            UserError: MLX has no such quantization.
+        """
+        own = self.mlx.get(module)
+        layer = own if isinstance(own, Mapping) else self.mlx
+        mode = layer.get("mode", "affine")
+        found = {"group_size": layer.get("group_size"), "bits": layer.get("bits"), "mode": mode}
+        sizes, bits = _MLX_MODES.get(mode, ((), ())) if isinstance(mode, str) else ((), ())
+        if found["group_size"] not in sizes or found["bits"] not in bits:
+            raise UserError(
+                f"{module} is quantized by MLX with {shown(found)} by config.json, which MLX does "
+                "not have; correct its quantization."
+            )
+        return found
 
 
 UNDECLARED = Declared(present=False)
@@ -68,7 +99,9 @@ def read_declared(folder: Path, config: Mapping[str, Any]) -> Declared:
             one another.
     """
     found, file = [], folder / "hf_quant_config.json"
-    if config.get("quantization_config") is not None:
+    if mlx := mlx_quantization(config):
+        found.append(Declared(frozenset({MLX}), mlx=mlx))
+    elif config.get("quantization_config") is not None:
         found.append(_from_config(_object("quantization_config", config, "quantization_config")))
     if file.is_file():
         other = _object(f"{file.name}'s quantization", read_json_object(file), "quantization")
@@ -79,6 +112,19 @@ def read_declared(folder: Path, config: Mapping[str, Any]) -> Declared:
             f"{named(found[1].encodings)}; they do not belong together."
         )
     return found[0] if found else UNDECLARED
+
+
+def mlx_quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How MLX has quantized a checkpoint, if its config says that it has.
+
+    Raises:
+        UserError: Its two copies differ.
+    """
+    copies = [config.get(key) for key in ("quantization", "quantization_config")]
+    found = [copy for copy in copies if isinstance(copy, Mapping) and copy.keys() >= _MLX_KEYS]
+    if found and None not in copies and copies[0] != copies[1]:
+        contradict("quantization", copies[0], "quantization_config", copies[1])
+    return found[0] if found else None
 
 
 def named(encodings: Iterable[str]) -> str:
@@ -98,7 +144,7 @@ def _from_config(quantization: Mapping[str, Any]) -> Declared:
         return Declared(frozenset({MXFP4}))
     raise UserError(
         f"The checkpoint's weights are quantized with {method!r} (quantization_config.quant_method)"
-        f", which this version does not read; it reads {_READ} of ModelOpt and compressed-tensors, "
+        f", which this version does not read; it reads {_READ}, of ModelOpt, compressed-tensors "
         "and 'fp8'. Use an unquantized checkpoint."
     )
 

@@ -103,6 +103,23 @@ def int4(name: str, packed: mx.array, scale: mx.array, shape: mx.array) -> mx.ar
         return _scale_groups(codes, scale.astype(mx.float32))
 
 
+def mlx_quantized(
+    weight: mx.array, scales: mx.array, biases: mx.array | None = None, **settings: int | str
+) -> mx.array:
+    """MLX's own: what ``mx.quantize`` returns, taken back.
+
+    Args:
+        weight: Codes, lowest bits first [out, words], uint32.
+        scales: [out, in / group_size]; floats for mode "affine", else uint8.
+        biases: Of mode "affine" alone, as its scales.
+        settings: ``group_size``, ``bits`` and ``mode``.
+    """
+    with mx.stream(mx.cpu):
+        if biases is not None:
+            scales, biases = scales.astype(mx.float32), biases.astype(mx.float32)
+        return mx.dequantize(weight, scales, biases, dtype=mx.float32, **settings)
+
+
 def _microscaled(weight: mx.array, scale: mx.array, mode: str) -> mx.array:
     with mx.stream(mx.cpu):
         # A view joins neighbours into words, so they must be neighbours in memory.

@@ -7,6 +7,7 @@ from typing import Any
 from ..drafter.config import MODEL_TYPE
 from ..errors import UserError
 from ..files import check_json
+from .declared import mlx_quantization
 from .fields import Names, Parsed
 from .keys import Additions, unsupported
 from .speculators import parse_open_spec, parse_speculators, speculators_kind
@@ -24,9 +25,12 @@ _OPEN_SPEC_KEYS = ("open_spec_config_version", "speculative_config")
 _SPECULATORS_KEYS = ("speculators_model_type", "speculators_config", "transformer_layer_config")
 _ARCHITECTURES = (["DFlashDraftModel"], ["DFlash2DraftModel"])
 
+_MTP = "layers that draft one token after another out of the target's own cache"
 # Kinds of drafters that look like DFlash on the disk: a part of the architecture's, model type's or
 # projector's name (the first that fits counts), what it is called, and what sets it apart.
 _OTHER_KINDS = (
+    ("gemma4assistant", "Gemma 4 MTP assistant", _MTP),
+    ("gemma4_assistant", "Gemma 4 MTP assistant", _MTP),
     ("gemma4", "DeepSpec Gemma 4", "Gemma 4 layers: four norms, partial rotary"),
     ("dspark", "DSpark", "a Markov head: each row reads the token drafted before it"),
     ("domino", "Domino", "a recurrent network over the tokens drafted before"),
@@ -105,6 +109,9 @@ def parse(
         UserError: This version does not run it, or something is missing or contradictory.
     """
     kind = find_format(config)
+    if mlx_quantization(config):
+        # How the weights are stored, which says nothing of the drafter.
+        config = {key: value for key, value in config.items() if key != "quantization"}
     mapped = map_names(names or (), kind)
     for name in sorted(mapped.used):
         for mark, part in _TENSOR_MARKS.items():

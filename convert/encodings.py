@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from ..errors import UserError
 from . import dequantize
-from .declared import FP8, INT4, MXFP4, MXFP8, NVFP4, Declared, named
+from .declared import FP8, INT4, MLX, MXFP4, MXFP8, NVFP4, Declared, named
 from .weights import TensorInfo
 
 # What a dequantized weight counts as: 16 bits hold more than any of the encodings distinguishes.
@@ -55,6 +55,10 @@ _LAYOUTS = (
         {"weight_packed": ("I32",), "weight_scale": _FLOATS, "weight_shape": ("I64", "I32")},
         dequantize.int4,
     ),
+    _Layout(
+        MLX, {"weight": ("U32",), "scales": _FLOATS, "biases": _FLOATS}, dequantize.mlx_quantized
+    ),
+    _Layout(MLX, {"weight": ("U32",), "scales": ("U8",)}, dequantize.mlx_quantized),
 )
 # Parts of a weight beside "weight" itself, and parts of schemes that are not read.
 _PARTS = {part for layout in _LAYOUTS for part in layout.parts} - {"weight"}
@@ -81,12 +85,14 @@ class Encoded(NamedTuple):
         info: Its plain shape and the dtype it counts as.
         parts: Names of the tensors it consists of.
         decode: Takes these tensors, in this order, and returns the weight in float32, lazily.
+        mlx: ``group_size``, ``bits`` and ``mode`` of a weight that MLX runs as it is.
     """
 
     encoding: str
     info: TensorInfo
     parts: tuple[str, ...]
     decode: Callable[..., mx.array]
+    mlx: Mapping[str, Any] | None = None
 
 
 class Plain(NamedTuple):
@@ -104,9 +110,13 @@ class Plain(NamedTuple):
     dropped: dict[str, str]
     files: list[Path]
 
+    def load_parts(self) -> dict[str, mx.array]:
+        """The tensors as they are in the files, lazily."""
+        return {n: array for file in self.files for n, array in mx.load(str(file)).items()}
+
     def load(self) -> dict[str, mx.array]:
         """The values, lazily: one is read, and decoded, when it is first used."""
-        arrays = {n: array for file in self.files for n, array in mx.load(str(file)).items()}
+        arrays = self.load_parts()
         parts = {part for weight in self.encoded.values() for part in weight.parts}
         plain = {n: x for n, x in arrays.items() if n not in parts and n not in self.dropped}
         for name, weight in self.encoded.items():
@@ -135,7 +145,7 @@ def plain_tensors(tensors: Mapping[str, TensorInfo], declared: Declared) -> Plai
                 "which this version does not read; use an unquantized checkpoint."
             )
     encoded = {
-        _join(module, "weight"): _encoded(module, leaves, declared.block)
+        _join(module, "weight"): _encoded(module, leaves, declared)
         for module, leaves in modules.items()
         if _PARTS & leaves.keys()
         or ("weight" in leaves and leaves["weight"].dtype in ("F8_E4M3", "F8_E5M2"))
@@ -167,7 +177,7 @@ def plain_names(names: Iterable[str]) -> list[str]:
     )
 
 
-def _encoded(module: str, leaves: Mapping[str, TensorInfo], block: tuple[int, int]) -> Encoded:
+def _encoded(module: str, leaves: Mapping[str, TensorInfo], declared: Declared) -> Encoded:
     """The one weight of a module, told by which parts there are and their dtypes."""
     dtypes = {leaf: info.dtype for leaf, info in leaves.items() if leaf in _PARTS | {"weight"}}
     for layout in _LAYOUTS:
@@ -182,21 +192,31 @@ def _encoded(module: str, leaves: Mapping[str, TensorInfo], block: tuple[int, in
             f"({found}); use an unquantized checkpoint."
         )
     codes, scale, *rest = (leaves[part] for part in layout.parts)
-    shape = _shape(module, layout.encoding, codes.shape, scale.shape, block)
+    mlx = declared.mlx_settings(module) if layout.encoding == MLX else None
+    shape = _shape(module, layout.encoding, codes.shape, scale.shape, mlx or declared.block)
     for info, leaf in zip(rest, list(layout.parts)[2:], strict=True):
         # A tensor's own scale is one number, and its shape two.
-        if info.shape not in ([(2,)] if leaf == "weight_shape" else [(), (1,)]):
+        wanted = {"weight_shape": [(2,)], "biases": [scale.shape]}.get(leaf, [(), (1,)])
+        if info.shape not in wanted:
             raise UserError(
-                f"{_join(module, leaf)} has shape {list(info.shape)}, but must be "
-                f"{'two numbers' if leaf == 'weight_shape' else 'one number'}."
+                f"{_join(module, leaf)} has shape {list(info.shape)}, but must have "
+                f"{' or '.join(str(list(shape)) for shape in wanted)}."
             )
-    decode = layout.decode
+    if mlx is not None and (mlx["mode"] == "affine") is not ("biases" in leaves):
+        raise UserError(
+            f"{module} has {'' if 'biases' in leaves else 'no '}biases, but its mode is "
+            f"{mlx['mode']!r} by config.json; correct its quantization."
+        )
+    decode, dtype = layout.decode, _DTYPE
     if layout.encoding == FP8:
-        decode = partial(decode, block=block)
+        decode = partial(decode, block=declared.block)
     if layout.encoding == INT4:
         decode = partial(decode, module)
+    if mlx is not None:
+        decode = partial(decode, **mlx)
+        dtype = scale.dtype if scale.dtype in _FLOATS else _DTYPE
     parts = tuple(_join(module, leaf) for leaf in layout.parts)
-    return Encoded(layout.encoding, TensorInfo(codes.file, _DTYPE, shape), parts, decode)
+    return Encoded(layout.encoding, TensorInfo(codes.file, dtype, shape), parts, decode, mlx)
 
 
 def _shape(
@@ -204,9 +224,16 @@ def _shape(
     kind: str,
     codes: tuple[int, ...],
     scale: tuple[int, ...],
-    block: tuple[int, int],
+    groups: tuple[int, int] | Mapping[str, Any],
 ) -> tuple[int, int]:
     """A weight's plain shape [out, in], once codes and scales are known to fit.
+
+    Args:
+        module: What messages call it.
+        kind: The encoding.
+        codes: The codes' shape.
+        scale: The scales' shape.
+        groups: FP8's block, or the settings of MLX's own.
 
     Raises:
         UserError: They do not.
@@ -215,11 +242,15 @@ def _shape(
         raise UserError(f"{module} has {kind} weights of shape {list(codes)}, not [out, in].")
     rows, columns = codes[0], codes[1] * {NVFP4: 2, MXFP4: 2, INT4: 8}.get(kind, 1)
     if kind == FP8:
-        row_blocks, column_blocks = -(-rows // block[0]), -(-columns // block[1])
+        row_blocks, column_blocks = -(-rows // groups[0]), -(-columns // groups[1])
         wanted = [(), (1,), (1, 1), (rows,), (rows, 1), (row_blocks, column_blocks)]
         fits = scale in (*wanted, (row_blocks, 1, column_blocks, 1))
     elif kind == INT4:
         fits = len(scale) == 2 and scale[1] > 0 and scale[0] == rows and columns % scale[1] == 0
+    elif kind == MLX:
+        columns = columns * 32 // groups["bits"]
+        group = groups["group_size"]
+        fits = columns % group == 0 and scale == (rows, columns // group)
     else:
         group = dequantize.NVFP4_GROUP if kind == NVFP4 else dequantize.MX_GROUP
         fits = columns % group == 0 and scale == (rows, columns // group)

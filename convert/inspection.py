@@ -18,7 +18,7 @@ from ..loading.known_pairs import known_pairs, pairs_of_config, pairs_of_target,
 from .declared import read_declared
 from .detect import recognize
 from .keys import Additions
-from .reader import account
+from .reader import account, account_converted
 from .source import MASK_FILE, SUBFOLDER, Source, find_source, is_mlx_config
 from .tensors import MASK_EMBEDDING, model_parameters
 from .weights import TensorInfo, read_header, read_index, read_tensors, weight_files
@@ -62,9 +62,10 @@ def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
     kind = kind_of(source.config)
     files = _hub_files(source) if source.repo else _local_files(source)
     try:
-        names, problem = weight_files(read_index(source.weights_folder), files), None
-    except UserError as error:
-        names, problem = [name for name in files if name.endswith(".safetensors")], str(error)
+        names = weight_files(read_index(source.weights_folder), files)
+    except UserError:
+        # Which conversion refuses as well, and so do those who describe a drafter below.
+        names = [name for name in files if name.endswith(".safetensors")]
     weights = {"bytes": sum(files[name].size for name in names), "files": len(names)}
     found = {
         "name": source.name,
@@ -76,8 +77,8 @@ def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
     if kind == TARGET:
         return found | _target(source)
     if kind == MLX_DRAFTER:
-        return found | _mlx_drafter(source, weights, problem)
-    return found | _drafter(source, files, weights, problem)
+        return found | _mlx_drafter(source, files, weights)
+    return found | _drafter(source, files, weights)
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
@@ -89,7 +90,9 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return UNKNOWN if recognize(config).format == "unknown" else DRAFTER
 
 
-def _mlx_drafter(source: Source, weights: dict[str, Any], problem: str | None) -> dict[str, Any]:
+def _mlx_drafter(
+    source: Source, files: Mapping[str, _File], weights: dict[str, Any]
+) -> dict[str, Any]:
     origin = _object(source.config.get("source"))
     weights["quantization"] = _mlx_quantization(source.config.get("quantization"))
     described = {"format": f"MLX, from {origin.get('format', 'an unnamed format')}"}
@@ -97,6 +100,13 @@ def _mlx_drafter(source: Source, weights: dict[str, Any], problem: str | None) -
         drafter = DrafterConfig.from_dict(source.config)
     except UserError as error:
         return described | {"problem": str(error)}
+    problem = None
+    try:
+        declared, tensors = read_declared(source.folder, source.config), _tensors(source, files)
+        weights["tensors"] = len(tensors)
+        account_converted(drafter, declared, tensors)
+    except UserError as error:
+        problem = str(error)
     verifier = _object(origin.get("verifier")).get("name_or_path")
     return described | {
         "problem": problem,
@@ -106,23 +116,24 @@ def _mlx_drafter(source: Source, weights: dict[str, Any], problem: str | None) -
     }
 
 
-def _drafter(
-    source: Source, files: Mapping[str, _File], weights: dict[str, Any], problem: str | None
-) -> dict[str, Any]:
+def _drafter(source: Source, files: Mapping[str, _File], weights: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint to be converted; its problem is the first thing that conversion would refuse."""
     verdict = recognize(source.config)
-    parsed, problem, tensors = verdict.parsed, verdict.problem or problem, {}
+    parsed, problem, tensors = verdict.parsed, verdict.problem, {}
+    size = _HALF * (_elements(parsed.config) if parsed else 0)
     has_mask_file = MASK_FILE in files
     try:
         declared = read_declared(source.folder, source.config)
-        weights["quantization"] = " and ".join(sorted(declared.encodings)) or None
+        encodings = " and ".join(sorted(declared.encodings)) or None
+        weights["quantization"] = _mlx_quantization(declared.mlx) or encodings
         if problem is None:
-            tensors = read_tensors(
-                source.weights_folder, files, lambda name: _header(source, files[name])
-            )
+            tensors = _tensors(source, files)
             weights["tensors"] = len(tensors)
             mask_file = Path(MASK_FILE) if has_mask_file else None
-            parsed = account(source.config, declared, tensors, Additions(), mask_file).parsed
+            raw = account(source.config, declared, tensors, Additions(), mask_file)
+            parsed = raw.parsed
+            # What MLX has quantized stays so.
+            size = weights["bytes"] if raw.packed else _HALF * _elements(parsed.config)
     except UserError as error:
         problem = problem or str(error)
     described = {"format": verdict.format, "problem": problem}
@@ -132,7 +143,6 @@ def _drafter(
     if not has_mask_file and MASK_EMBEDDING not in tensors:
         # As long as nobody has looked, there may be one.
         drafter["own"] = [table for table in drafter["own"] if table != "mask embedding"]
-    size = _HALF * _elements(parsed.config)
     return described | {
         "drafter": drafter,
         "fits": _fits(parsed.config, [source.repo], parsed.verifier.get("name_or_path")),
@@ -207,6 +217,15 @@ def _hub_files(source: Source) -> dict[str, _File]:
         places[str(path.parent)][path.name] = _File(file.rfilename, file.size or 0)
     beside = places[source.subfolder or "."]
     return beside if any(name.endswith(".safetensors") for name in beside) else places[SUBFOLDER]
+
+
+def _tensors(source: Source, files: Mapping[str, _File]) -> dict[str, TensorInfo]:
+    """All tensors, by the index and headers alone.
+
+    Raises:
+        UserError: As conversion would raise it.
+    """
+    return read_tensors(source.weights_folder, files, lambda name: _header(source, files[name]))
 
 
 def _header(source: Source, file: _File) -> dict[str, TensorInfo]:
@@ -285,7 +304,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _mlx_quantization(quantization: Any) -> str | None:
-    if not isinstance(quantization, Mapping):
+    if not isinstance(quantization, Mapping) or not quantization:
         return None
     bits, group = quantization.get("bits"), quantization.get("group_size")
     return f"{quantization.get('mode', 'affine')}, {bits} bits in groups of {group}"

@@ -10,13 +10,13 @@ import numpy as np
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from .declared import UNDECLARED, Declared, read_declared
+from .declared import Declared, read_declared
 from .detect import parse
-from .encodings import Plain, plain_names, plain_tensors
+from .encodings import Encoded, Plain, plain_names, plain_tensors
 from .fields import Parsed
 from .keys import Additions
 from .source import MASK_FILE, MLX, Source
-from .tensors import DRAFT_TO_TARGET, MASK_EMBEDDING, check_tensors
+from .tensors import DRAFT_TO_TARGET, MASK_EMBEDDING, check_tensors, is_quantizable
 from .torch_file import read_mask_embedding
 from .weights import STORED_DTYPES, TensorInfo, read_index, read_tensors
 
@@ -49,6 +49,26 @@ class RawDrafter:
         """The dtype that it is converted to if no other is asked for: that of its first MLP."""
         return STORED_DTYPES[self.plain.tensors[self.used["layers.0.mlp.gate_proj.weight"]].dtype]
 
+    @property
+    def packed(self) -> dict[str, Encoded]:
+        """The weights, by MLX name, that MLX has quantized already and that stay as they are."""
+        encoded = self.plain.encoded
+        return {
+            name: encoded[in_file]
+            for name, in_file in self.used.items()
+            if in_file in encoded
+            and encoded[in_file].mlx
+            and is_quantizable(name, encoded[in_file].info.shape)
+        }
+
+    def load_packed(self) -> dict[str, dict[str, mx.array]]:
+        """The parts of each of :attr:`packed`, by their last name, lazily."""
+        stored = self.plain.load_parts()
+        return {
+            name: {part.rpartition(".")[2]: stored[part] for part in weight.parts}
+            for name, weight in self.packed.items()
+        }
+
     def load(self) -> dict[str, mx.array]:
         """The weights by MLX name, lazily: a float is read when it is first used.
 
@@ -77,6 +97,8 @@ def read_raw(source: Source, additions: Additions) -> RawDrafter:
     Raises:
         UserError: The format, a feature, a key or a tensor is not what this version runs.
     """
+    # What is wrong is found in the order in which `inspect` finds it.
+    parse(source.config, None, additions)
     declared = read_declared(source.folder, source.config)
     # Whether there is a mask embedding is known only when the weights are here.
     index = read_index(source.weights_folder)
@@ -91,17 +113,25 @@ def read_raw(source: Source, additions: Additions) -> RawDrafter:
 
 
 def read_converted(source: Source) -> RawDrafter:
-    """Read a drafter in MLX format that is not quantized.
+    """Read a drafter in MLX format, fetching its weights once its config is known to run.
 
     Raises:
         UserError: Its tensors are not those of its config.
     """
-    parsed = Parsed(MLX, DrafterConfig.from_dict(source.config), "", 0, {}, {})
+    config = DrafterConfig.from_dict(source.config)
+    declared = read_declared(source.folder, source.config)
     source.fetch_weights()
-    plain = plain_tensors(read_tensors(source.folder), UNDECLARED)
-    names = {name: name for name in plain.load()}
-    check_tensors(plain.tensors, names, parsed.config)
-    return RawDrafter(parsed, plain, names, {})
+    return account_converted(config, declared, read_tensors(source.folder))
+
+
+def account_converted(
+    config: DrafterConfig, declared: Declared, tensors: Mapping[str, TensorInfo]
+) -> RawDrafter:
+    """As :func:`account`, of a drafter in MLX format."""
+    plain = plain_tensors(tensors, declared)
+    names = {name: name for name in plain.tensors}
+    check_tensors(plain.tensors, names, config)
+    return RawDrafter(Parsed(MLX, config, "", 0, {}, {}), plain, names, {})
 
 
 def account(
@@ -137,6 +167,10 @@ def account(
     if parsed.config.draft_vocab_size is None and DRAFT_TO_TARGET in used:
         dropped[used.pop(DRAFT_TO_TARGET)] = "the drafter has the whole vocabulary"
     check_tensors(plain.tensors, used, parsed.config, *apart)
+    for name, info in plain.tensors.items():
+        # It is not among the tensors that are used.
+        if name.rpartition(".")[2] == "t2d":
+            _check_marks(info.dtype, info.shape, parsed.config)
     return RawDrafter(parsed, plain, used, dropped | plain.dropped, mask_file)
 
 
@@ -157,7 +191,10 @@ def draft_ids(config: DrafterConfig, d2t: mx.array | None, t2d: mx.array | None)
     Raises:
         UserError: The ids are out of order or out of range, or the two maps disagree.
     """
-    known = None if t2d is None else _known(config, t2d)
+    known = None
+    if t2d is not None:
+        _check_marks(t2d.dtype, t2d.shape, config)
+        known = np.flatnonzero(np.array(t2d))
     if config.draft_vocab_size is None:
         if d2t is not None and mx.any(d2t != 0).item():
             raise UserError(
@@ -187,14 +224,13 @@ def draft_ids(config: DrafterConfig, d2t: mx.array | None, t2d: mx.array | None)
     return mx.array(ids.astype(np.int32))
 
 
-def _known(config: DrafterConfig, t2d: mx.array) -> np.ndarray:
-    """The target tokens that ``t2d`` marks."""
-    if t2d.dtype != mx.bool_ or t2d.shape != (config.vocab_size,):
+def _check_marks(dtype: str | mx.Dtype, shape: tuple[int, ...], config: DrafterConfig) -> None:
+    """Check ``t2d`` as a file's header has it or as it was read."""
+    if dtype not in ("BOOL", mx.bool_) or shape != (config.vocab_size,):
         raise UserError(
-            f"t2d is {t2d.dtype} of shape {list(t2d.shape)}; it must be booleans of shape "
+            f"t2d is {dtype} of shape {list(shape)}; it must be booleans of shape "
             f"[{config.vocab_size}] (vocab_size)."
         )
-    return np.flatnonzero(np.array(t2d))
 
 
 def _mask_embedding(path: Path, config: DrafterConfig) -> mx.array:

@@ -55,6 +55,8 @@ def write_drafter(
 ) -> None:
     """Check the values of a drafter's weights and write it, quantized if asked to.
 
+    What MLX has quantized already stays as it is.
+
     Args:
         folder: An empty folder.
         source: Where it comes from, which is recorded; if it is in MLX format already, what is
@@ -67,17 +69,17 @@ def write_drafter(
     Raises:
         UserError: A tensor holds NaN, infinity or nothing but zeros, or the disk is full.
     """
+    settings = _packed_settings(raw) if quantization is None else quantization | {"mode": "affine"}
     if source.is_converted:
         config, file = source.config, source.folder / "README.md"
         card = file.read_text(encoding="utf-8") if file.is_file() else ""
-        card = card.replace(_weights_row(None), _weights_row(quantization))
+        card = card.replace(_weights_row({}), _weights_row(settings))
     else:
         config = raw.config.to_dict() | {"source": _provenance(source, raw)}
-        card = _model_card(raw.config, config["source"], quantization)
-    if quantization is not None:
+        card = _model_card(raw.config, config["source"], settings)
+    if settings:
         # Hugging Face's model tree reads the second spelling.
-        affine = quantization | {"mode": "affine"}
-        config = config | {"quantization": affine, "quantization_config": affine}
+        config = config | {"quantization": settings, "quantization_config": settings}
     _write_weights(folder, raw, quantization, raw.dtype if dtype is None else DTYPES[dtype])
     (folder / "config.json").write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -97,6 +99,14 @@ def _write_weights(
         name: array if name == DRAFT_TO_TARGET else array.astype(dtype)
         for name, array in raw.load().items()
     }
+    for name, parts in raw.load_packed().items():
+        del weights[name]
+        module = name.removesuffix("weight")
+        floats = (mx.float16, mx.bfloat16, mx.float32)
+        weights |= {
+            module + leaf: part.astype(dtype) if part.dtype in floats else part
+            for leaf, part in parts.items()
+        }
     if quantization is not None:
         weights = _quantized(weights, **quantization)
     module = nn.Module()
@@ -122,6 +132,16 @@ def _quantized(weights: dict[str, mx.array], bits: int, group_size: int) -> dict
         module = name.removesuffix("weight")
         result |= {module + leaf: part for leaf, part in zip(leaves, parts, strict=True)}
     return result
+
+
+def _packed_settings(raw: RawDrafter) -> dict[str, Any]:
+    """MLX's declaration of what it has quantized already: the usual settings, then other ones."""
+    found = {name.removesuffix(".weight"): weight.mlx for name, weight in raw.packed.items()}
+    if not found:
+        return {}
+    settings = list(found.values())
+    usual = max(settings, key=settings.count)
+    return {**usual, **{layer: own for layer, own in found.items() if own != usual}}
 
 
 def _provenance(source: Source, raw: RawDrafter) -> dict[str, Any]:
@@ -157,7 +177,9 @@ def _hashes(files: Iterable[Path]) -> dict[str, str]:
     return hashes
 
 
-def _model_card(config: DrafterConfig, source: dict[str, Any], quantization: dict | None) -> str:
+def _model_card(
+    config: DrafterConfig, source: dict[str, Any], quantization: Mapping[str, Any]
+) -> str:
     """README.md of a converted drafter: Hugging Face front matter, facts, and how to use it."""
     origin = source.get("repo") or source["path"]
     revision = f" at revision {source['revision']}" if source["revision"] else ""
@@ -199,9 +221,9 @@ def front_matter(source: Mapping[str, Any], library: str | None = None) -> str:
     return "\n".join(["---", *front, "tags:", *(f"- {tag}" for tag in tags if tag), "---", ""])
 
 
-def _weights_row(quantization: dict[str, int] | None) -> str:
+def _weights_row(quantization: Mapping[str, Any]) -> str:
     """The row of a card's table that says how the weights are stored."""
-    if quantization is None:
+    if not quantization:
         return "| weights | not quantized |"
     return f"| weights | {quantization['bits']}-bit, group size {quantization['group_size']} |"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from formats import write_format
 from published import NAMES, REFUSED, RUNS, completed, published
 from quantized_checkpoint import ENCODINGS, make_tensors, write_quantized
 from support.folders import save_drafter, save_target
@@ -100,6 +101,76 @@ def test_the_problem_is_the_one_that_conversion_has(
     assert str(error.value) == f"source: {found['problem']}"
 
 
+def rename_in_index(folder: Path, **weight_map: Any) -> None:
+    file = folder / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    index["weight_map"] |= weight_map
+    file.write_text(json.dumps(index))
+
+
+def change_tensor(folder: Path, name: str, change: Any) -> None:
+    """One tensor of a folder with a single file; None removes it."""
+    file = folder / "model.safetensors"
+    tensors = mx.load(str(file))
+    tensors |= {name: change(tensors[name])}
+    kept = {key: array for key, array in tensors.items() if array is not None}
+    mx.eval(kept)
+    mx.save_safetensors(str(file), kept)
+
+
+def swap_files(folder: Path) -> None:
+    first, second, *_ = sorted(folder.glob("*.safetensors"))
+    first.rename(folder / "third")
+    second.rename(first)
+    (folder / "third").rename(second)
+
+
+INDEX_DAMAGES = {
+    "a number": (lambda f: rename_in_index(f, **{"fc.weight": 7}), "names 7"),
+    "an object": (lambda f: rename_in_index(f, **{"fc.weight": {}}), "names {}"),
+    "outside": (lambda f: rename_in_index(f, **{"fc.weight": "../a.safetensors"}), "'../a.saf"),
+    "absent": (lambda f: rename_in_index(f, more="more.safetensors"), "lacks the shard more"),
+}
+SHARD_DAMAGES = {"swapped": (swap_files, "The index says that")}
+MLX_DAMAGES = {
+    "no such tensor": (lambda f: rename_in_index(f, more="model.safetensors"), "says that more is"),
+    "lacking": (lambda f: change_tensor(f, "norm.weight", lambda x: None), "says that norm.weight"),
+    "of another shape": (lambda f: change_tensor(f, "norm.weight", lambda x: x[1:]), "shape [63]"),
+    "of int8": (
+        lambda f: change_tensor(f, "norm.weight", lambda x: x.astype(mx.int8)),
+        "has dtype I8",
+    ),
+}
+MARK_DAMAGES = {
+    "t2d of U8": (lambda f: change_tensor(f, "t2d", lambda x: x.astype(mx.uint8)), "t2d is U8"),
+    "t2d cut": (lambda f: change_tensor(f, "t2d", lambda x: x[1:]), "t2d is BOOL of shape [63]"),
+}
+DAMAGED = [
+    *(("checkpoint", *case) for case in (INDEX_DAMAGES | SHARD_DAMAGES).values()),
+    *(("mlx", *case) for case in (INDEX_DAMAGES | MLX_DAMAGES).values()),
+    *(("speculators", *case) for case in MARK_DAMAGES.values()),
+]
+
+
+@pytest.mark.parametrize(("kind", "damage", "problem"), DAMAGED)
+def test_what_headers_and_index_tell(tmp_path: Path, kind: str, damage: Any, problem: str) -> None:
+    """Both find the same, in drafters in MLX format too."""
+    folder = tmp_path / kind
+    if kind == "speculators":
+        write_format(folder, "speculators")
+    else:
+        write_checkpoint(tmp_path / "checkpoint", shards=3)
+    if kind == "mlx":
+        convert(tmp_path / "checkpoint", folder)
+    assert inspect(str(folder))["problem"] is None
+    damage(folder)
+    found = inspect(str(folder))["problem"]
+    assert problem in found
+    with pytest.raises(UserError) as error:
+        convert(folder, tmp_path / "out", dtype="float32")
+    assert str(error.value) == f"{kind}: {found}"
+
+
 def test_mask_file(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "source")
     write_torch_file(source / "mask_embedding.pt", mx.ones(64))
@@ -169,6 +240,14 @@ def test_targets(tmp_path: Path, config: dict[str, Any], problem: str | None) ->
     assert found["problem"] is problem is None or problem in found["problem"]
     if config["model_type"] == "qwen3":
         assert found["drafters"][0]["drafter"] == "z-lab/Qwen3-8B-DFlash-b16"
+
+
+@pytest.mark.parametrize("config", [{"architectures": ["Gemma4AssistantForCausalLM"]}, {}])
+def test_the_assistant_of_gemma_4(tmp_path: Path, config: dict[str, Any]) -> None:
+    """No DeepSpec drafter: it drafts one token after another."""
+    found = inspect(write_config(tmp_path / "a", model_type="gemma4_assistant", **config, **SIZES))
+    assert (found["kind"], found["format"]) == ("drafter", "Gemma 4 MTP assistant")
+    assert "one token after another" in found["problem"]
 
 
 def test_nothing_known(tmp_path: Path) -> None:
