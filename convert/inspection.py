@@ -1,27 +1,31 @@
 """Say what a checkpoint is, what it fits and what it needs, before its weights are downloaded."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import SafetensorsParsingError
 from mlx_lm.utils import MODEL_REMAPPING
 
 from ..drafter.config import DrafterConfig
 from ..errors import UserError
-from ..loading.hub import hub_errors
-from ..loading.known_pairs import known_pairs, pairs_of_config, pairs_of_target, text_config
+from ..loading.embedded import embedded_drafter, is_embedded_target
+from ..loading.known_pairs import (
+    KnownPair,
+    known_pairs,
+    pairs_of_config,
+    pairs_of_target,
+    text_config,
+)
 from .declared import read_declared
 from .detect import recognize
 from .keys import Additions
+from .listing import File, list_files, list_tensors
 from .reader import account, account_converted
-from .source import MASK_FILE, SUBFOLDER, Source, find_source, is_mlx_config
+from .source import MASK_FILE, Source, find_source, is_mlx_config
 from .tensors import MASK_EMBEDDING, model_parameters
-from .weights import TensorInfo, read_header, read_index, read_tensors, weight_files
+from .weights import read_index, weight_files
 
 DRAFTER, MLX_DRAFTER, TARGET, UNKNOWN = "drafter", "drafter in MLX format", "target", "unknown"
 _HALF = 2  # bytes of a 16-bit number
@@ -33,13 +37,6 @@ _RAW_KEYS = (
     *("num_hidden_layers", "hidden_size", "vocab_size", "block_size"),
     *("target_layer_ids", "num_target_layers"),
 )
-
-
-class _File(NamedTuple):
-    """A file of a checkpoint: its path here or in the repository, and its bytes."""
-
-    path: str
-    size: int
 
 
 def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
@@ -60,7 +57,7 @@ def inspect(path_or_repo: str, revision: str | None = None) -> dict[str, Any]:
     """
     source = find_source(path_or_repo, revision)
     kind = kind_of(source.config)
-    files = _hub_files(source) if source.repo else _local_files(source)
+    files = list_files(source)
     try:
         names = weight_files(read_index(source.weights_folder), files)
     except UserError:
@@ -91,7 +88,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 
 def _mlx_drafter(
-    source: Source, files: Mapping[str, _File], weights: dict[str, Any]
+    source: Source, files: Mapping[str, File], weights: dict[str, Any]
 ) -> dict[str, Any]:
     origin = _object(source.config.get("source"))
     weights["quantization"] = _mlx_quantization(source.config.get("quantization"))
@@ -102,7 +99,7 @@ def _mlx_drafter(
         return described | {"problem": str(error)}
     problem = None
     try:
-        declared, tensors = read_declared(source.folder, source.config), _tensors(source, files)
+        declared, tensors = read_declared(source.folder, source.config), list_tensors(source, files)
         weights["tensors"] = len(tensors)
         account_converted(drafter, declared, tensors)
     except UserError as error:
@@ -116,7 +113,7 @@ def _mlx_drafter(
     }
 
 
-def _drafter(source: Source, files: Mapping[str, _File], weights: dict[str, Any]) -> dict[str, Any]:
+def _drafter(source: Source, files: Mapping[str, File], weights: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint to be converted; its problem is the first thing that conversion would refuse."""
     verdict = recognize(source.config)
     parsed, problem, tensors = verdict.parsed, verdict.problem, {}
@@ -127,7 +124,7 @@ def _drafter(source: Source, files: Mapping[str, _File], weights: dict[str, Any]
         encodings = " and ".join(sorted(declared.encodings)) or None
         weights["quantization"] = _mlx_quantization(declared.mlx) or encodings
         if problem is None:
-            tensors = _tensors(source, files)
+            tensors = list_tensors(source, files)
             weights["tensors"] = len(tensors)
             mask_file = Path(MASK_FILE) if has_mask_file else None
             raw = account(source.config, declared, tensors, Additions(), mask_file)
@@ -154,14 +151,12 @@ def _drafter(source: Source, files: Mapping[str, _File], weights: dict[str, Any]
 def _target(source: Source) -> dict[str, Any]:
     config = source.config
     text, kind = text_config(config), config.get("model_type")
-    pairs = pairs_of_target(source.repo) if source.repo else pairs_of_config(config)
     keys = ("num_hidden_layers", "hidden_size", "vocab_size")
     return {
         "format": kind,
         "problem": None if _mlx_lm_has(kind) else f"mlx-lm has no model of the type {kind!r}.",
         "target": {key: text.get(key) for key in keys}
         | {"quantization": _mlx_quantization(config.get("quantization"))},
-        # A local folder may be any of the targets that have its sizes.
         "drafters": [
             {
                 "drafter": pair.drafter,
@@ -169,9 +164,19 @@ def _target(source: Source) -> dict[str, Any]:
                 "made_for": list(pair.targets),
                 "problem": pair.unsupported,
             }
-            for pair in pairs
+            for pair in _pairs(source)
         ],
     }
+
+
+def _pairs(source: Source) -> list[KnownPair]:
+    """The pairs of a target; a local folder may be any of those that have its sizes."""
+    if source.repo is not None:
+        return pairs_of_target(source.repo)
+    if is_embedded_target(source.folder):
+        drafter = str(embedded_drafter())
+        return [KnownPair(targets=("SmolLM2-135M-Instruct",), drafter=drafter, kind="default pair")]
+    return pairs_of_config(source.config)
 
 
 def describe_drafter(config: DrafterConfig) -> dict[str, Any]:
@@ -194,54 +199,6 @@ def describe_drafter(config: DrafterConfig) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "draft_vocab_size": config.draft_vocab_size,
         "own": [name for name, has_it in own.items() if has_it],
-    }
-
-
-def _local_files(source: Source) -> dict[str, _File]:
-    """The files where the drafter's weights are, by name."""
-    files = (path for path in source.weights_folder.iterdir() if path.is_file())
-    return {path.name: _File(str(path), path.stat().st_size) for path in files}
-
-
-def _hub_files(source: Source) -> dict[str, _File]:
-    """The same of a Hub repository, by asking the Hub.
-
-    Raises:
-        UserError: The Hub cannot be reached.
-    """
-    with hub_errors(source.name, source.revision):
-        info = HfApi().model_info(source.repo, revision=source.revision, files_metadata=True)
-    places: dict[str, dict[str, _File]] = defaultdict(dict)
-    for file in info.siblings or []:
-        path = PurePosixPath(file.rfilename)
-        places[str(path.parent)][path.name] = _File(file.rfilename, file.size or 0)
-    beside = places[source.subfolder or "."]
-    return beside if any(name.endswith(".safetensors") for name in beside) else places[SUBFOLDER]
-
-
-def _tensors(source: Source, files: Mapping[str, _File]) -> dict[str, TensorInfo]:
-    """All tensors, by the index and headers alone.
-
-    Raises:
-        UserError: As conversion would raise it.
-    """
-    return read_tensors(source.weights_folder, files, lambda name: _header(source, files[name]))
-
-
-def _header(source: Source, file: _File) -> dict[str, TensorInfo]:
-    """The tensors of a weight file, which need not be here."""
-    if source.repo is None:
-        return read_header(Path(file.path))
-    try:
-        with hub_errors(source.name, source.revision):
-            metadata = HfApi().parse_safetensors_file_metadata(
-                source.repo, file.path, revision=source.revision
-            )
-    except SafetensorsParsingError as error:
-        raise UserError(f"The header of {file.path} is not readable.") from error
-    return {
-        tensor: TensorInfo(Path(file.path), info.dtype, tuple(info.shape))
-        for tensor, info in metadata.tensors.items()
     }
 
 

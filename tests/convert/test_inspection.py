@@ -17,6 +17,8 @@ from tiny_checkpoint import tiny_config, tiny_weights, write_checkpoint, write_t
 from dflash_mlx.convert import convert
 from dflash_mlx.convert.inspection import inspect
 from dflash_mlx.errors import UserError
+from dflash_mlx.loading.embedded.default_pair import TARGET_FOLDER
+from dflash_mlx.loading.known_drafter import choose_drafter
 
 
 def size_of(folder: Path) -> int:
@@ -240,6 +242,21 @@ def test_targets(tmp_path: Path, config: dict[str, Any], problem: str | None) ->
     assert found["problem"] is problem is None or problem in found["problem"]
     if config["model_type"] == "qwen3":
         assert found["drafters"][0]["drafter"] == "z-lab/Qwen3-8B-DFlash-b16"
+
+
+def test_the_default_target_where_it_is_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its drafter is the one that loading takes for it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "dflash-mlx" / TARGET_FOLDER
+    save_target(folder)
+    (tmp_path / "link").symlink_to(folder)
+    for path in (folder, tmp_path / "link"):
+        [drafter] = inspect(str(path))["drafters"]
+        assert (Path(drafter["drafter"]), drafter["problem"]) == (choose_drafter(path).folder, None)
+    save_target(tmp_path / "other")
+    assert inspect(str(tmp_path / "other"))["drafters"] == []
 
 
 @pytest.mark.parametrize("config", [{"architectures": ["Gemma4AssistantForCausalLM"]}, {}])

@@ -19,7 +19,8 @@ from dflash_mlx.loading.loader import load_drafter
 FOUR = {"group_size": 32, "bits": 4, "mode": "affine"}
 EIGHT = {"group_size": 64, "bits": 8, "mode": "affine"}
 MXFP4 = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
-SETTINGS = [FOUR, FOUR | {"bits": 8}, FOUR | {"bits": 3}, MXFP4, MXFP4 | {"bits": 8, "mode": "mxfp8"}]
+MXFP8 = {"group_size": 32, "bits": 8, "mode": "mxfp8"}
+SETTINGS = [FOUR, FOUR | {"bits": 8}, FOUR | {"bits": 3}, MXFP4, MXFP8]
 LEAVES = ("weight", "scales", "biases")
 
 
