@@ -41,6 +41,8 @@ _NESTED = {
     "output_multiplier": 1.0,
     "input_embedding_scale": 1.0,
 }
+# What tells a drafter of Gemma where nothing names its target.
+_GEMMA_VOCABULARIES, _GEMMA_CAP = (262144, 262208), 30.0
 _ROPE = (
     *("original_max_position_embeddings", "beta_fast", "beta_slow"),
     *("low_freq_factor", "high_freq_factor"),
@@ -81,6 +83,10 @@ def export_drafter(
     if dtype is not None:
         # Before dequantizing, so that the numbers are rounded once.
         drafter.set_dtype(DTYPES[dtype])
+    if _embeds_as_gemma(drafter.config, source or {}):
+        # In the dtype that it is used in, so that either side multiplies by the same number.
+        root = mx.array(drafter.config.target_hidden_size**0.5).astype(drafter.dtype)
+        config["dflash_config"]["input_embedding_scale"] = root.item()
     weights = _named(dict(tree_flatten(dequantize_model(drafter).parameters())))
     config["dtype"] = str(drafter.dtype).removeprefix("mlx.core.")
     with staged(destination) as partial:
@@ -122,6 +128,19 @@ def zlab_config(config: DrafterConfig) -> dict[str, Any]:
         exported["is_causal"] = config.causal[0]
     _check_expressed(config, exported)
     return exported
+
+
+def _embeds_as_gemma(config: DrafterConfig, source: Mapping[str, Any]) -> bool:
+    """Whether a drafter is given rows of the target's table times the root of their width.
+
+    Gemma embeds so, and a drafter with ``embed_scale`` "target" what its target embeds. The
+    official loop looks rows up as they are, times ``input_embedding_scale``.
+    """
+    if config.embed_scale == "raw":
+        return False
+    named = " ".join(str(source.get(key)) for key in ("repo", "path", "verifier")).lower()
+    cap = config.final_logit_softcapping
+    return "gemma" in named or config.vocab_size in _GEMMA_VOCABULARIES or cap == _GEMMA_CAP
 
 
 def _nested(config: DrafterConfig) -> dict[str, Any]:

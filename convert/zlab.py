@@ -52,14 +52,16 @@ def parse_zlab(config: Mapping[str, Any], names: Names, additions: Additions) ->
 
     fields = block_fields(keys) | body_fields(keys, names) | table_fields(keys, names) | dflash2
     fields |= layer_fields(keys, fields["num_hidden_layers"], fields["block_size"])
-    # DFlash 2 is trained on plain rows; z-lab's older drafters on what the target embeds.
-    raw = fields["has_embed_tokens"] or dflash2
+    scale = keys.get("input_embedding_scale", default=1.0)
+    # DFlash 2 is trained on plain rows; z-lab's older drafters on what the target embeds. A factor
+    # is that of the official PyTorch package, which multiplies plain rows.
+    raw = fields["has_embed_tokens"] or dflash2 or scale != 1
     fields |= {
         "target_layer_ids": taps(keys),
         "target_hidden_size": width,
         "has_hidden_dim_adapter": jetspec and width != fields["hidden_size"],
         "embed_scale": "raw" if raw else "target",
-        "input_embedding_scale": keys.get("input_embedding_scale", default=1.0),
+        "input_embedding_scale": scale,
         "output_multiplier": keys.get("output_multiplier", default=1.0),
         "final_logit_softcapping": keys.get("final_logit_softcapping"),
     }

@@ -12,6 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from formats import DFLASH2
+from support.tiny import tiny_model
+from support.variants import draft_of, drafter_of
 from tiny_checkpoint import (
     arrays,
     assert_same,
@@ -27,7 +30,8 @@ from dflash_mlx.convert.export import zlab_config
 from dflash_mlx.drafter.config import FULL, SLIDING, DrafterConfig
 from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.errors import UserError
-from dflash_mlx.loading.loader import load_drafter
+from dflash_mlx.loading.loader import load_drafter, make_pair
+from dflash_mlx.target.target import Target
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "export"
 CASES = sorted(path.parent.name for path in FIXTURES.glob("*/answers.safetensors"))
@@ -161,6 +165,57 @@ def test_what_the_format_cannot_express(tmp_path: Path, case: str) -> None:
         export_drafter(Drafter(config), tmp_path / "out")
     assert len(str(error.value).splitlines()) == 1
     assert snapshot(tmp_path) == before
+
+
+GEMMA = {"repo": "z-lab/gemma-4-31B-it-DFlash"}
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("family", ["gemma", "gemma4_text"])
+def test_scaled_rows(tmp_path: Path, family: str, dtype: mx.Dtype) -> None:
+    """Gemma scales its rows and the official loop does not: the factor is in the config."""
+    model = tiny_model(family)
+    depth = len(Target(model).layers)
+    drafters = [drafter_of(num_target_layers=depth) for _ in range(2)]
+    for module in (model, *drafters):
+        module.set_dtype(dtype)
+    exported = export_drafter(drafters[0], tmp_path / "exported", source=GEMMA)
+    nested = json.loads((exported / "config.json").read_text())["dflash_config"]
+    factor = nested["input_embedding_scale"]
+    # F.embedding(ids, weight) * factor, which PyTorch multiplies in float32 and rounds once.
+    target, ids = Target(model), mx.array([[5, 0, 17]])
+    rows = target.embedding(ids).astype(mx.float32) * mx.array(factor, mx.float32)
+    assert mx.array_equal(rows.astype(dtype), target.embed(ids))
+    # The exported one comes back as a drafter of plain rows, and drafts the same.
+    again = load_drafter(convert(exported, tmp_path / "again", allow_final_tap=True))
+    assert (again.config.embed_scale, again.config.input_embedding_scale) == ("raw", factor)
+    drafts = []
+    for drafter in (drafters[1], again):
+        with make_pair(model, drafter) as pair:
+            drafts.append(draft_of(pair).logits)
+    assert mx.array_equal(*drafts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "scaled"),
+    [
+        ({}, GEMMA, True),
+        ({}, {"path": "my-Gemma-drafter"}, True),
+        ({}, {"verifier": {"name_or_path": "google/gemma-3-4b-it"}}, True),
+        ({"vocab_size": 262144}, {}, True),
+        ({"final_logit_softcapping": 30.0}, {}, True),
+        ({"embed_scale": "raw"} | DFLASH2, GEMMA, False),
+        ({}, {"repo": "z-lab/Qwen3-4B-DFlash-b16"}, False),
+        ({}, None, False),
+    ],
+)
+def test_which_drafters_are_given_scaled_rows(
+    tmp_path: Path, changes: dict[str, Any], source: dict[str, Any] | None, scaled: bool
+) -> None:
+    config = replace(parsed_config(tiny_config()), **changes)
+    folder = export_drafter(Drafter(config), tmp_path / "out", source=source)
+    nested = json.loads((folder / "config.json").read_text())["dflash_config"]
+    assert nested.get("input_embedding_scale") == (8.0 if scaled else None)
 
 
 def test_rotated_neighbours() -> None:
