@@ -14,6 +14,7 @@ from ..cache.quantized import KVQuantization
 from ..cache.ring import LARGEST_BLOCK
 from ..errors import UserError, counted
 from ..loading.pair import Pair
+from ..target.stock import PlainTarget, StockModel
 from ..target.target import Target
 from .option import OptionTable, option
 
@@ -57,7 +58,9 @@ class CacheOptions(OptionTable):
                 "`kv_group_size` and `quantized_kv_start` do nothing without `kv_bits`."
             )
 
-    def quantization(self, target: Target, caches: Sequence[StockCache]) -> KVQuantization | None:
+    def quantization(
+        self, target: StockModel, caches: Sequence[StockCache]
+    ) -> KVQuantization | None:
         """What ``kv_bits`` and its companions ask for.
 
         Raises:
@@ -79,7 +82,7 @@ class CacheOptions(OptionTable):
                 )
         return KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start)
 
-    def rotating_size(self, target: Target, end: float) -> int | None:
+    def rotating_size(self, target: StockModel, end: float) -> int | None:
         """The size of the rotating caches that ``max_kv_size`` calls for, if it does.
 
         Args:
@@ -111,7 +114,7 @@ class CacheOptions(OptionTable):
         )
 
 
-def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
+def cached_tokens(target: Target | PlainTarget, cache: list[StockCache] | None) -> int:
     """Tokens that a prompt cache already holds.
 
     Raises:
@@ -119,6 +122,11 @@ def cached_tokens(target: Target, cache: list[StockCache] | None) -> int:
     """
     if cache is None:
         return 0
+    if isinstance(target, PlainTarget):
+        raise UserError(
+            f"A prompt cache cannot be continued with this target, which runs on mlx-lm's own "
+            f"caches alone. {target.why_plain}"
+        )
     found, needed = (list(map(describe, x)) for x in (cache, _alike(target, cache)))
     if len(found) != len(needed):
         raise UserError(
@@ -171,7 +179,7 @@ def _batch(cache: StockCache) -> int:
     return keys.shape[0]
 
 
-def _check_quantizable(target: Target, bits: int, group_size: int) -> None:
+def _check_quantizable(target: StockModel, bits: int, group_size: int) -> None:
     """Check that mlx-lm can quantize this target's caches, by two tokens that nothing computes.
 
     Raises:

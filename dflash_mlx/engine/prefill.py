@@ -7,12 +7,13 @@ import mlx.core as mx
 from ..cache.protocol import ContextBuffer, StockCache
 from ..cache.quantized import KVQuantization
 from ..drafter.proposal import Drafting
+from ..target.stock import PlainTarget
 from ..target.target import Target
 from .interrupt import uninterrupted
 
 
 def prefill(
-    target: Target,
+    target: Target | PlainTarget,
     drafter: Drafting | None,
     tokens: Sequence[int],
     caches: list[StockCache],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from ..drafter.proposal import Drafting
+from ..target.stock import PlainTarget
 from ..target.target import Target
 from .choose import Chooser
 from .round import run_round, write_pending
@@ -45,7 +46,7 @@ class RoundQueue:
 
     def __init__(
         self,
-        target: Target,
+        target: Target | PlainTarget,
         drafter: Drafting | None,
         chooser: Chooser,
         state: State,

@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from ..drafter.proposal import Drafting
+from ..target.stock import PlainTarget
 from ..target.target import Target
 from .choose import Chooser, Verdict
 from .state import State
@@ -14,7 +15,11 @@ LARGEST_PENDING = 32
 
 
 def run_round(
-    target: Target, drafter: Drafting | None, chooser: Chooser, state: State, block_size: int
+    target: Target | PlainTarget,
+    drafter: Drafting | None,
+    chooser: Chooser,
+    state: State,
+    block_size: int,
 ) -> Verdict:
     """Build the graph of one round, and move ``state`` past it. Nothing is read by the host.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from ..cache.adopt import adopt, hand_back, release
+from ..cache.adopt import hand_back, release
 from ..cache.prompt import PromptCache
 from ..errors import UserError
 from ..loading.pair import Pair
@@ -148,7 +148,7 @@ class Session:
         state = State(
             anchor=mx.array([anchor], mx.int32),
             offset=mx.array([length], mx.int32),
-            caches=[adopt([c], kv) for c in caches],
+            caches=target.take_over(caches, kv),
             context=context,
             history=history,
         )

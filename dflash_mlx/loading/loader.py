@@ -21,6 +21,7 @@ from ..drafter.model import Drafter
 from ..drafter.vocabulary import check_draft_ids
 from ..errors import UserError, brief
 from ..files import read_json_object
+from ..target.stock import PlainTarget
 from ..target.target import Target
 from .embedded import embedded_drafter, embedded_target, is_embedded_target
 from .hub import MODEL_FILES, fetch
@@ -116,11 +117,21 @@ def make_pair(
 ) -> Pair:
     """Pair an mlx-lm model with a drafter, both loaded already; see :class:`~.pair.Pair`.
 
+    A target that drafts cannot be verified on decodes plainly, on mlx-lm's own caches.
+
     Raises:
-        UserError: they do not fit together, or the target's family is not supported. The model is
-            left untapped.
+        UserError: they do not fit together, or there is a drafter and the target's family is not
+            supported. The model is left untapped.
     """
-    untapped = Target(model)
+    try:
+        untapped = Target(model)
+    except UserError as error:
+        if drafter is None:
+            return Pair(PlainTarget(model, str(error)), None, context_length, context_ends)
+        raise UserError(
+            f"{error} It decodes plainly without a drafter: pass draft_model=False (--no-draft on "
+            "the command line)."
+        ) from error
     if drafter is None:
         return Pair(untapped, None, context_length, context_ends)
     check_pair(drafter.config, untapped)

@@ -10,6 +10,7 @@ import mlx.nn as nn
 from ..cache.prompt import PromptCache
 from ..drafter.proposal import Drafting
 from ..engine.costs import CostFile, CostTable
+from ..target.stock import PlainTarget
 from ..target.target import Target
 
 
@@ -31,7 +32,7 @@ class Pair:
 
     def __init__(
         self,
-        target: Target,
+        target: Target | PlainTarget,
         drafter: Drafting | None = None,
         context_length: int | None = None,
         context_ends: bool = True,

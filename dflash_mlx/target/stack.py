@@ -4,8 +4,10 @@ import copy
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.base import BaseModelArgs
 
 from ..errors import UserError
+from .stock import StockModel
 from .swap import subclass
 
 # What mlx-lm's families call the decoder stack, the embedding table in it, and an untied head.
@@ -14,7 +16,7 @@ EMBEDDINGS = ("embed_tokens", "embeddings", "tok_embeddings", "word_embeddings",
 HEADS = ("lm_head", "output")
 
 
-class Stack:
+class Stack(StockModel):
     """The decoder stack of a model, and the head that follows it.
 
     Args:
@@ -25,7 +27,7 @@ class Stack:
         layers: the decoder layers, all ``num_layers`` of them.
         embedding: the embedding table, of ``vocab_size`` tokens, padding included.
         hidden_size, dtype: of the hidden states.
-        args: the language model's configuration, as mlx-lm has read it.
+        args: the language model's configuration, as mlx-lm has read it, if it keeps that.
         name: the family: the module of mlx_lm.models that the language model comes from.
 
     Raises:
@@ -33,18 +35,21 @@ class Stack:
     """
 
     def __init__(self, model: nn.Module):
+        super().__init__(model)
         language = model.language_model if "language_model" in model else model
         self.name = type(language).__module__.rpartition(".")[2]
-        self.args = language.args
+        # Most families call it args, some config.
+        self.args = next((x for x in vars(language).values() if isinstance(x, BaseModelArgs)), None)
         self._language = language
         self._key = next((name for name in STACKS if name in language), None)
-        if self._key is None or "layers" not in language[self._key]:
+        layers = language[self._key].get("layers") if self._key else None
+        if not isinstance(layers, list):
             raise UserError(
                 f"The target's family {self.name!r} does not keep its decoder layers in a list "
                 f"called layers, in its {', '.join(STACKS)}; they cannot be tapped."
             )
         self.module = language[self._key]
-        self.layers = self.module.layers
+        self.layers = layers
         self.num_layers = len(self.layers)
         if any(layer is None for layer in self.layers):
             raise UserError(

@@ -4,18 +4,16 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.models.cache import make_prompt_cache
 
+from ..cache.adopt import adopt
 from ..cache.protocol import StockCache, TargetBuffer
+from ..cache.quantized import KVQuantization
 from ..errors import UserError
 from .families import Family
 from .family_trial import family_of
 from .recorder import Recorder
 from .stack import Stack
 from .taps import Taps
-
-# What mlx-lm's make_prompt_cache pins of a rotating cache.
-KEEP = 4
 
 
 class Target(Stack):
@@ -33,7 +31,6 @@ class Target(Stack):
 
     def __init__(self, model: nn.Module, taps: Sequence[int] = (), family: Family | None = None):
         super().__init__(model)
-        self.model = model
         self._recorder = Recorder(self.layers)
         self.family = family or family_of(model, self, self._recorder)
         self._taps = Taps([*self.layers, self.module], taps)
@@ -75,33 +72,11 @@ class Target(Stack):
             hidden = self.module(ids)
         return hidden, mx.concatenate([outputs[i] for i in self._taps.ids], axis=-1)
 
-    @property
-    def takes_max_kv_size(self) -> bool:
-        """Whether mlx-lm shapes this model's caches, and not the model itself."""
-        return not hasattr(self.model, "make_cache")
-
-    def make_cache(self, max_kv_size: int | None = None) -> list[StockCache]:
-        """Empty stock caches, in the order of the layers that keep one.
-
-        Args:
-            max_kv_size: positions that a layer keeps at most: the first 4 and the last ones.
-
-        Raises:
-            UserError: the size cannot be had.
-        """
-        if max_kv_size is None:
-            return make_prompt_cache(self.model)
-        if not self.takes_max_kv_size:
-            raise UserError(
-                "`max_kv_size` cannot be set: this target's family shapes its own caches, and "
-                "mlx-lm would not heed it."
-            )
-        if max_kv_size <= KEEP:
-            raise UserError(
-                f"`max_kv_size` {max_kv_size} is too small: the first {KEEP} tokens always stay, "
-                f"so it must be {KEEP + 1} or more."
-            )
-        return make_prompt_cache(self.model, max_kv_size)
+    def take_over(
+        self, caches: Sequence[StockCache], quantization: KVQuantization | None
+    ) -> list[TargetBuffer]:
+        """The buffers that rounds go on with after a prefill of stock ``caches``."""
+        return [adopt([c], quantization) for c in caches]
 
     def release(self) -> None:
         """Undo the taps."""

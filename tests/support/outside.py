@@ -1,4 +1,4 @@
-"""Tiny configurations of mlx-lm families that are not in the table and pass the trial."""
+"""Tiny configurations of mlx-lm families that are not in the table: they pass the trial, or not."""
 
 from support.tiny import GATED_DELTA, MLA, MOE
 
@@ -43,6 +43,8 @@ PLAIN = {
     "minicpm": {"dim_model_base": 16, "scale_depth": 1.4, "scale_emb": 12},
     "olmo2": {},
     "phi3": {},
+    # Its model keeps its configuration under another name than others do.
+    "youtu_llm": MLA | {"tie_word_embeddings": True},
 }
 RECURRENT = {
     # Attention and Mamba side by side in every layer.
@@ -124,3 +126,71 @@ RECURRENT = {
     },
 }
 OUTSIDE = PLAIN | RECURRENT
+# With words of the reason; these decode plainly.
+UNFIT = {
+    "jamba": (
+        {
+            "attn_layer_offset": 1,
+            "attn_layer_period": 2,
+            "expert_layer_offset": 1,
+            "expert_layer_period": 2,
+            "mamba_d_conv": 4,
+            "mamba_d_state": 8,
+            "mamba_expand": 2,
+            "mamba_dt_rank": 4,
+            "mamba_proj_bias": False,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+        },
+        "no convolution or recurrence that is known",
+    ),
+    "mamba2": (
+        {
+            "num_heads": 4,
+            "head_dim": 8,
+            "state_size": 8,
+            "conv_kernel": 4,
+            "n_groups": 2,
+            "use_bias": False,
+            "use_conv_bias": True,
+            "time_step_limit": (0.0, 100.0),
+            "time_step_rank": 4,
+            "layer_norm_epsilon": 1e-5,
+        },
+        "recurrent in every layer",
+    ),
+    "plamo2": (
+        {
+            "hidden_size_per_head": 8,
+            "mamba_d_state": 8,
+            "mamba_num_heads": 4,
+            "attention_window_size": 8,
+            "full_attention_idx": [1],
+        },
+        "does not keep its decoder layers in a list",
+    ),
+    "plamo3": (
+        {"window_size": 8, "sliding_window_pattern": 2},
+        "does not keep its decoder layers in a list",
+    ),
+    "baichuan_m1": (
+        {
+            "sliding_window": 8,
+            "sliding_window_layers": [1],
+            "conv_window": 2,
+            "tie_word_embeddings": False,
+        },
+        "forward was not recorded",
+    ),
+    "gpt2": (
+        {
+            "n_ctx": 64,
+            "n_embd": 32,
+            "n_head": 4,
+            "n_layer": 3,
+            "n_positions": 64,
+            "layer_norm_epsilon": 1e-5,
+        },
+        "does not keep its decoder layers in a list",
+    ),
+}

@@ -5,15 +5,17 @@ import importlib
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx_lm.generate import generate_step
 from mlx_lm.models import llama
 from support.lossless import COUPLED, GREEDY, Kind
-from support.outside import OUTSIDE, RECURRENT
-from support.pairs import random_pair, respond, tokens_of
+from support.outside import OUTSIDE, RECURRENT, UNFIT
+from support.pairs import random_pair, respond, tiny_config, tokens_of
 from support.plain import clear_case
 from support.tiny import tiny_model
 from support.tokenizer import byte_tokenizer
 
 from dflash_mlx import UserError
+from dflash_mlx.drafter.model import Drafter
 from dflash_mlx.loading.loader import make_pair
 from dflash_mlx.target.swap import subclass
 from dflash_mlx.target.target import Target
@@ -70,62 +72,43 @@ def test_whole_generation_of_a_family_outside_the_table():
         assert tokens_of(respond(pair, byte_tokenizer(), prompt, 30)) == truth
 
 
-UNFIT = {
-    "jamba": (
-        {
-            "attn_layer_offset": 1,
-            "attn_layer_period": 2,
-            "expert_layer_offset": 1,
-            "expert_layer_period": 2,
-            "mamba_d_conv": 4,
-            "mamba_d_state": 8,
-            "mamba_expand": 2,
-            "mamba_dt_rank": 4,
-            "mamba_proj_bias": False,
-            "num_experts": 2,
-            "num_experts_per_tok": 1,
-        },
-        "no convolution or recurrence that is known",
-    ),
-    "mamba2": (
-        {
-            "num_heads": 4,
-            "head_dim": 8,
-            "state_size": 8,
-            "conv_kernel": 4,
-            "n_groups": 2,
-            "use_bias": False,
-            "use_conv_bias": True,
-            "time_step_limit": (0.0, 100.0),
-            "time_step_rank": 4,
-            "layer_norm_epsilon": 1e-5,
-        },
-        "recurrent in every layer",
-    ),
-    "gpt2": (
-        {
-            "n_ctx": 64,
-            "n_embd": 32,
-            "n_head": 4,
-            "n_layer": 3,
-            "n_positions": 64,
-            "layer_norm_epsilon": 1e-5,
-        },
-        "does not keep its decoder layers in a list",
-    ),
-}
-
-
 @pytest.mark.parametrize("family", UNFIT)
 def test_unfit_family_is_refused_by_name(family):
     config, message = UNFIT[family]
     model = tiny_model(family, **config)
     classes = [type(m) for m in model.modules()]
-    for attempt in (lambda: Target(model, (0,)), lambda: make_pair(model)):
+    drafter = Drafter(tiny_config())
+    for attempt in (lambda: Target(model, (0,)), lambda: make_pair(model, drafter)):
         with pytest.raises(UserError, match=message) as refused:
             attempt()
         assert repr(family) in str(refused.value)
+    assert "--no-draft" in str(refused.value)
     assert [type(m) for m in model.modules()] == classes
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("family", UNFIT)
+def test_unfit_family_decodes_plainly(family, sampling):
+    model = tiny_model(family, **UNFIT[family][0])
+    prompt, truth = clear_case(model, 9, 20, sampling)
+    options = {} if sampling.greedy else {"temp": 0.9, "top_p": 0.95, "seed": 11}
+    pair = make_pair(model)
+    responses = respond(pair, byte_tokenizer(), prompt, 20, prefill_step_size=4, **options)
+    assert tokens_of(responses) == truth
+    assert responses[-1].tau == 1
+
+
+def test_caches_of_an_unfit_family_are_mlx_lms():
+    model = tiny_model("gpt2", **UNFIT["gpt2"][0] | {"n_head": 1})
+    pair = make_pair(model)
+    prompt = list(range(5, 11))
+    quantized = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 8}
+    for options in (quantized, {"max_kv_size": 9}):
+        expected = [t for t, _ in generate_step(mx.array(prompt), model, max_tokens=14, **options)]
+        found = respond(pair, byte_tokenizer(), prompt, 14, **options)
+        assert tokens_of(found) == expected
+    with pytest.raises(UserError, match=r"prompt cache cannot be continued .* 'gpt2'"):
+        respond(pair, byte_tokenizer(), [5], 3, prompt_cache=pair.make_prompt_cache())
 
 
 def odd_model(part, call):
