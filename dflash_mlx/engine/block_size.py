@@ -283,4 +283,5 @@ class BlockController(BlockSizes):
         frequent = [s for s in paying if prices[s] <= PROBE_EVERY * PROBE_ALLOWANCE]
         if frequent:
             return max(frequent, key=hoped.__getitem__)
-        return min(paying, key=prices.__getitem__, default=None)
+        # Of sizes of one price, the one that may emit the most.
+        return min(paying, key=lambda size: (prices[size], -hoped[size]), default=None)

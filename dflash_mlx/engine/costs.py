@@ -10,7 +10,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -27,8 +27,8 @@ LEAST_RATE = 0.1
 # A round's deviation counts as this share at most: a hiccup of the machine moves a cell that many
 # rounds have corrected by 3%.
 LARGEST_DEVIATION = 0.3
-# This share of a correction is made at the other block sizes as well, and at the farther of the two
-# contexts around the round's: machines slow down as a whole more often than at one place.
+# At least this share of a correction is made at the other block sizes as well, and at the farther
+# of the two contexts around: machines slow down as a whole more often than at one place.
 SHARED = 0.5
 # The acceptance over all texts so far counts as much as so many drafts of the next text.
 KNOWN_DRAFTS = 100
@@ -79,36 +79,54 @@ class CostTable:
     def column(self, context: int, choice: str = GREEDY) -> dict[int, float]:
         """Seconds of a round of each measured size.
 
+        A block never costs more than a larger one does: where the table says so, the machine was
+        busy while the smaller was timed.
+
         Args:
             context: committed tokens.
             choice: how tokens are chosen; taken for greedy if no round has told.
         """
-        weights = self._weights(context)
-        rounds = self.rounds.get(choice, self.rounds[GREEDY])
-        return {
-            size: max(sum(cells[i] * weight for i, weight in weights.items()), 1e-9)
-            for size, cells in rounds.items()
-        }
+        seconds = self._timed(context, choice)
+        descending = sorted(seconds, reverse=True)
+        least = accumulate((seconds[size] for size in descending), min)
+        return dict(reversed(list(zip(descending, least, strict=True))))
 
     def learn(self, block_size: int, context: int, seconds: float, choice: str = GREEDY) -> None:
-        """Move the table towards what a round of a measured size took."""
+        """Move the table towards what a round of a measured size took.
+
+        Sizes that no round of this process has timed follow: the nearer, the more.
+        """
         self._extend(context)
         if choice not in self.rounds:
             self._begin(choice, block_size, context, seconds)
             return
-        deviation = seconds / self.column(context, choice)[block_size] - 1
+        timed = self._timed(context, choice)
+        deviation = seconds / timed[block_size] - 1
         cell = choice, block_size, self._nearest(context)
-        rate = self._rates.get(cell, FIRST_RATE)
+        # A smaller block cannot take longer: what says so was timed on a busier machine.
+        contradicted = any(seconds < timed[size] for size in timed if size < block_size)
+        rate = self._rates.get(cell, 1.0 if contradicted else FIRST_RATE)
         self._rates[cell] = 1 / (1 / rate + 1)
         step = max(rate, LEAST_RATE) * max(-LARGEST_DEVIATION, min(deviation, LARGEST_DEVIATION))
-        weights = self._weights(context)
+        for size in timed:
+            self._scale(size, context, choice, 1 + step * _share(block_size, size))
+        self._order(block_size, context, choice)
+
+    def _order(self, block_size: int, context: int, choice: str) -> None:
+        """Have sizes that were not timed in this process cost no more, or no less, than one was."""
+        known = self._timed(context, choice)
+        for size, seconds in known.items():
+            wrong = (seconds > known[block_size]) == (size < block_size)
+            if size != block_size and wrong and not self.confirmed(size, context, choice):
+                self._scale(size, context, choice, known[block_size] / seconds)
+
+    def _scale(self, block_size: int, context: int, choice: str, factor: float) -> None:
+        """Multiply what a round costs at a context, and the farther measured one by less."""
+        cells, weights = self.rounds[choice][block_size], self._weights(context)
         norm = sum(w * w for w in weights.values())
-        for size, cells in self.rounds[choice].items():
-            share = 1.0 if size == block_size else SHARED
-            for i, weight in weights.items():
-                # Weighted by the columns' shares, the parts add up to 1.
-                part = SHARED + (1 - SHARED) * weight / norm
-                cells[i] *= 1 + step * share * part
+        for i, weight in weights.items():
+            # Weighted by the columns' shares, the parts add up to 1.
+            cells[i] *= 1 + (factor - 1) * (SHARED + (1 - SHARED) * weight / norm)
 
     def _begin(self, choice: str, block_size: int, context: int, seconds: float) -> None:
         """Take in a round of a way of choosing without costs of its own.
@@ -178,6 +196,15 @@ class CostTable:
         if not sound:
             raise ValueError("not a sound cost table")
         return table
+
+    def _timed(self, context: int, choice: str) -> dict[int, float]:
+        """Seconds of a round of each size, as they were timed."""
+        weights = self._weights(context)
+        rounds = self.rounds.get(choice, self.rounds[GREEDY])
+        return {
+            size: max(sum(cells[i] * weight for i, weight in weights.items()), 1e-9)
+            for size, cells in rounds.items()
+        }
 
     def _weights(self, context: int) -> dict[int, float]:
         """How much each measured context counts at ``context``, by its index."""
@@ -288,6 +315,15 @@ class CostFile:
         if theirs is None:
             self.write(table)
         return theirs or table
+
+
+def _share(block_size: int, other: int) -> float:
+    """How much of a correction of one block size another one follows."""
+    if block_size == other:
+        return 1.0
+    smaller, larger = sorted((block_size, other))
+    # A plain round has no draft, so it is near to none.
+    return SHARED if smaller == 1 else max(smaller / larger, SHARED)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

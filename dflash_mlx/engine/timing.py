@@ -1,8 +1,10 @@
 """The time of rounds, from the reads of a loop that does not wait for being timed."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 
 from .queue import HostRound, RoundQueue
 
@@ -12,6 +14,8 @@ HELD_UP = 0.05
 # A read that waited for more than this share of the interval shows that the device was busy all
 # along, whatever the consumer did.
 WAITED = 0.1
+# What a round of a size takes is the median of so many.
+LATELY = 3
 
 
 class RoundTimer:
@@ -19,7 +23,9 @@ class RoundTimer:
 
     The interval between two reads is a round's time when rounds of one size follow one another:
     on Metal it is what the round that is read took, on the CPU, where ``async_eval`` waits for most
-    of what it is given, rather what the one queued behind it took. Time in which a consumer has the
+    of what it is given, rather what the one queued behind it took. A round between two of another
+    size, such as a probe among plain ones, took what both intervals around it took together, less
+    what such rounds take, wherever the host waited. Time in which a consumer has the
     tokens counts only if the device was at work meanwhile, which is so when both reads waited.
 
     Args:
@@ -35,6 +41,9 @@ class RoundTimer:
         self._held = 0.0
         self._all_held = 0.0
         self._waited = False
+        # The size and the time of the round before, if its interval is one of the two around this.
+        self._before: tuple[int, float] | None = None
+        self._lately: dict[int, deque[float]] = {}
 
     @property
     def seconds(self) -> float:
@@ -61,16 +70,29 @@ class RoundTimer:
         begun = self._clock()
         news = queue.read()
         now = self._clock()
-        seconds = None
-        following = None if self._alone else news.block_size
-        if self._read is not None and queue.next_size == following:
+        seconds, before, size = None, self._before, news.block_size
+        self._before = None
+        if self._read is not None:
             interval = now - self._read
             waited = now - begun > WAITED * interval
             if self._held <= HELD_UP * interval or (waited and self._waited):
-                seconds = interval
+                seconds = self._told(size, interval, queue.next_size, before)
+                self._before = size, interval
             self._waited = waited
         self._read, self._held = now, 0.0
         return news, seconds
+
+    def _told(
+        self, size: int, interval: float, following: int | None, before: tuple[int, float] | None
+    ) -> float | None:
+        """What an interval tells of the round that ended it, if anything."""
+        if following == (None if self._alone else size):
+            self._lately.setdefault(size, deque(maxlen=LATELY)).append(interval)
+            return interval
+        if before is None or before[0] != following or following not in self._lately:
+            return None
+        seconds = before[1] + interval - median(self._lately[following])
+        return seconds if seconds > 0 else None
 
 
 class Clock:

@@ -183,6 +183,23 @@ def test_wrong_costs_are_corrected_by_the_rounds(machine):
     assert mean(ratios) >= 0.9
 
 
+@pytest.mark.parametrize("busy", ["every size", "small blocks"])
+@every_machine
+def test_costs_measured_on_a_busy_machine_are_corrected(machine, busy):
+    """Some sizes seem dearer than they are, so that a block costs more than a larger one."""
+    machine, ratios = MACHINES[machine], []
+    for rate in (0.5, 0.8):
+        luck, script = random.Random(1), Text(600, steady(rate), 1)
+        dear = {size: luck.uniform(1, 1.6) for size in machine.sizes}
+        if busy == "small blocks":
+            dear = {1: 1.0, 2: 1.7, 3: 1.6, 4: 1.5}
+        table = machine.table(lambda size, dear=dear: dear.get(size, 1.2))
+        speed = decode(BlockController(table), script, machine, noise=lambda: 1.0).speed
+        ratios.append(speed / controlled(machine, script).speed)
+        assert speed >= 0.96 * plain(machine, script).speed
+    assert mean(ratios) >= 0.92
+
+
 @pytest.mark.parametrize("rate", [0.2, 0.4])
 @pytest.mark.parametrize("name", ["4-bit", "steep 4-bit", "experts", "cpu"])
 def test_a_cost_of_plain_decoding_that_is_too_high_is_noticed(name, rate):
@@ -218,6 +235,31 @@ def test_plain_decoding_is_checked_once_and_only_in_doubt():
         sizes.confirmed = lambda *_, c=confirmed: c
         rounds = decode(BlockController(sizes), Text(1500, steady(1.0)), machine).rounds
         assert sum(size == 1 for _, size, _ in rounds) == (0 if confirmed else CHECK_ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("last", "then", "chosen"),
+    [
+        # Plain decoding needs no lead over drafting, drafting one over plain decoding …
+        ({2: 15.0}, {2: 19 * 1.01}, 1),
+        ({2: 19 * 1.01}, {2: 19 * 0.99}, 1),
+        ({2: 19 * 1.01}, {2: 19 * 0.97}, 2),
+        # … and a size one over another.
+        ({2: 15.0, 3: 60.0}, {2: 15.0, 3: 15 * 2.71 / 1.9 * 0.99}, 2),
+        ({2: 15.0, 3: 60.0}, {2: 15.0, 3: 15 * 2.71 / 1.9 * 0.97}, 3),
+    ],
+)
+def test_who_needs_a_lead(last, then, chosen):
+    """At an acceptance of 0.9, blocks of 2 and 3 emit 1.9 and 2.71 tokens."""
+    machine = known(MACHINES["bf16"], 0.9)
+    machine.sizes = (1, *then)
+    sizes = BlockController(machine)
+    # What may be lost decides nothing here.
+    sizes._balance = 30.0
+    for seconds in (last, then):
+        machine.column = lambda *_, seconds=seconds: {1: 10.0} | seconds
+        size = sizes.choose(512)
+    assert size == chosen
 
 
 def test_sizes_are_among_those_allowed():

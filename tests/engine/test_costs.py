@@ -45,6 +45,58 @@ def test_rounds_correct_their_own_cell_most():
     assert costs.column(500, "temp") == table().column(500, "temp")
 
 
+def busy():
+    """A table whose smaller blocks were timed while the machine was busy."""
+    sizes = {1: 45.0, 2: 133.0, 4: 126.0, 7: 120.0, 8: 119.0, 16: 240.0}
+    return CostTable([500, 4500], {"greedy": {size: [x, x + 8] for size, x in sizes.items()}})
+
+
+@pytest.mark.parametrize("context", [10, 500, 2500, 60_000])
+def test_a_block_never_costs_more_than_a_larger_one(context):
+    costs = busy()
+    seconds = costs.column(context)
+    assert list(seconds) == costs.sizes
+    assert seconds[1] < seconds[2] == seconds[4] == seconds[7] == seconds[8] < seconds[16]
+    # Only where the table says that does it change what is read.
+    assert list(table().column(context).values()) == sorted(table().column(context).values())
+    costs.rounds["greedy"][1] = [300.0, 308.0]
+    assert costs.column(500)[1] == 119
+
+
+def test_a_time_that_contradicts_the_table_counts_at_once():
+    costs = busy()
+    costs.learn(8, 500, 90.0)
+    assert costs.column(500) == pytest.approx(
+        {1: 45 * (1 - 0.5 * 29 / 119), 2: 90, 4: 90, 7: 90, 8: 90, 16: 240 * (1 - 0.5 * 29 / 119)}
+    )
+    # What fits the table counts in part.
+    costs.learn(2, 500, 70.0)
+    assert costs.column(500)[2] == pytest.approx(80)
+    # Not even an absurd time spoils all.
+    costs.learn(4, 500, 1e-6)
+    assert costs.column(500)[1] > 25
+
+
+def test_what_was_timed_does_not_give_way_to_one_time():
+    costs = repeat(table(), 30, 2, 500, 12.0)
+    before = costs.column(500)
+    costs.learn(5, 500, 12.5)
+    assert costs.column(500)[1] > 0.8 * before[1] and costs.rounds["greedy"][2][0] > 0.8 * 12
+    # Sizes that were not timed give way to those that were, in both directions.
+    costs = repeat(busy(), 60, 4, 500, 200.0)
+    assert costs.column(500)[4] == pytest.approx(200, rel=0.01)
+    assert 200 * 0.99 <= costs.column(500)[8] <= costs.column(500)[16]
+
+
+def test_neighbours_move_with_a_corrected_size():
+    rounds = {size: [40.0 + 10 * size] * 2 for size in range(1, 10)}
+    costs = CostTable([500, 4500], {"greedy": copy.deepcopy(rounds)})
+    repeat(costs, 60, 8, 500, 132.0)
+    moved = {size: seconds / rounds[size][0] for size, seconds in costs.column(500).items()}
+    assert moved[8] == pytest.approx(1.1, rel=0.01)
+    assert 1.04 < moved[1] < moved[6] < moved[7] < moved[8] > moved[9] > 1.07
+
+
 def test_a_new_way_of_choosing_adds_what_its_first_rounds_took_longer():
     costs = repeat(table(), UNKNOWN_ROUNDS - 1, 2, 500, 12.8, "top_k")
     assert costs.rounds == table().rounds

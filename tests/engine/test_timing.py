@@ -40,10 +40,24 @@ GPU = (4, 2.0, 8.0, 0.0)
     [
         ([GPU] * 5, [None, 10, 10, 10, None]),
         ([(4, 9.9, 0.1, 0.2)] * 5, [None, *[pytest.approx(10.2)] * 3, None]),
-        # No time can be told where sizes change.
+        # No time can be told where sizes change for good.
         (
-            [(size, 2.0, 8.0, 0.0) for size in (4, 4, 4, 1, 4, 4, 4, 4)],
-            [None, 10, None, None, 10, 10, 10, None],
+            [(size, 2.0, 8.0, 0.0) for size in (4, 4, 4, 1, 1, 4, 8, 4)],
+            [None, 10, None, 10, None, None, 10, None],
+        ),
+        # A probe: on a GPU its own interval is longer, on the CPU the one before.
+        (
+            [(size, 2.0, x, 0.0) for size, x in ((1, 4), (1, 4), (1, 4), (8, 9), (1, 4), (1, 4))],
+            [None, 6, None, 11, 6, None],
+        ),
+        (
+            [(size, x, 0.1, 0.0) for size, x in ((1, 6), (1, 6), (1, 11), (8, 6), (1, 6), (1, 6))],
+            [None, pytest.approx(6.1), None, pytest.approx(11.1), pytest.approx(6.1), None],
+        ),
+        # One that seems to have taken no time is none.
+        (
+            [(size, x, 0.1, 0.0) for size, x in ((1, 6), (1, 6), (1, 2), (8, 1), (1, 6), (1, 6))],
+            [None, pytest.approx(6.1), None, None, pytest.approx(6.1), None],
         ),
         # The device was done long before the read.
         ([(4, 2.0, 0.0, 50.0)] * 5, [None] * 5),
@@ -55,7 +69,17 @@ GPU = (4, 2.0, 8.0, 0.0)
             [None, 10, 10, None, 10, 10, None],
         ),
     ],
-    ids=["gpu", "cpu", "sizes", "slow consumer", "busy device", "pause"],
+    ids=[
+        "gpu",
+        "cpu",
+        "sizes",
+        "probe, gpu",
+        "probe, cpu",
+        "nothing",
+        "slow consumer",
+        "busy device",
+        "pause",
+    ],
 )
 def test_intervals_between_reads_that_are_the_time_of_a_round(rounds, times):
     told, seconds = run(rounds)

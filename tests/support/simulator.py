@@ -191,7 +191,8 @@ def decode(
 ) -> Outcome:
     """Decode a text; each round is chosen ``lag`` rounds before the one it follows is observed.
 
-    With ``noise``, a factor, the time of each round that follows one of its own size is told.
+    With ``noise``, a factor, the time of each round is told that follows one of its own size, or
+    stands between two of one size.
     """
     at, spent, rounds = begin, 0.0, []
     flight = deque(sizes.choose(context) for _ in range(lag))
@@ -199,8 +200,16 @@ def decode(
         flight.append(sizes.choose(context + at))
         size = flight.popleft()
         accepted, cost = text.accepted(at, size), machine.cost(size, context + at)
-        told = noise is not None and rounds and rounds[-1][1] == size
-        sizes.observe(size, accepted, context + at, cost * noise() if told else None)
+        seconds = None
+        if noise is not None and rounds:
+            before = rounds[-1][1]
+            if before == size:
+                seconds = cost * noise()
+            elif flight and flight[0] == before:
+                # Beside another round of the size before, whose time is known.
+                other = machine.cost(before, context + at)
+                seconds = max(cost * noise() + other * (noise() - noise()), 0.0)
+        sizes.observe(size, accepted, context + at, seconds)
         spent += cost
         rounds.append((at, size, accepted))
         at += accepted + 1
