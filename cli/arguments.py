@@ -14,10 +14,12 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..engine.option import OptionTable
 from ..errors import at_least_one
 from ..generation.options import Options
+from ..loading.embedded import DRAFTER_NAME
 from ..loading.known_drafter import choose_drafter
 from ..loading.loader import load
 from ..loading.pair import Pair
 from ..measure.arms import BlockSize
+from ..measure.machine import describe_model
 from ..measure.prompts import Prompt, prompt_tokens, read_prompts, select
 from ..measure.run import Case
 from .progress import Progress
@@ -158,6 +160,15 @@ def load_pair(
     if choice and not quiet:
         print(choice.message, file=sys.stderr)
     return pair
+
+
+def describe_pair(args: argparse.Namespace, pair: Pair) -> dict[str, object]:
+    """What reports say of the pair that :func:`load_pair` has loaded: both names and revisions."""
+    drafter = None
+    if pair.drafter is not None:
+        # A drafter that neither the user nor the known pairs name is the default pair's.
+        drafter = describe_model(args.draft_model, args.draft_revision, DRAFTER_NAME)
+    return {"target": describe_model(args.model, args.revision), "drafter": drafter}
 
 
 def json_object(text: str) -> dict[str, Any]:

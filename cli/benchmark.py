@@ -29,6 +29,7 @@ from .arguments import (
     add_prompt_options,
     block_sizes,
     chosen_prompts,
+    describe_pair,
     generation_options,
     load_pair,
     number_list,
@@ -121,7 +122,7 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             arms, more = _arms(args, options, pair, tokenizer)
             usable, refused = warm_up(arms, cases, progress.announce)
             plan = Plan(usable, cases, args.repeats, args.max_tokens)
-            report = _report(args, options, plan, [*notes, *more, *refused])
+            report = _report(args, options, pair, plan, [*notes, *more, *refused])
             progress.expect(plan.runs)
             failure = measure_all(plan, report.runs, progress.announce, progress.advance)
             report.notes += [failure] if failure else []
@@ -217,14 +218,12 @@ def _load_draft_model(name: str, tokenizer: TokenizerWrapper) -> nn.Module:
     return pair.model
 
 
-def _report(args: argparse.Namespace, options: Options, plan: Plan, notes: list[str]) -> Report:
-    draft, embedded = args.mlx_draft_model, args.model is None
-    no_drafter = args.draft_model is None and not embedded
-    models = {
-        "target": describe_model(args.model, args.revision),
-        "drafter": None if no_drafter else describe_model(args.draft_model, args.draft_revision),
-        "mlx_lm_draft_model": None if draft is None else describe_model(draft),
-    }
+def _report(
+    args: argparse.Namespace, options: Options, pair: Pair, plan: Plan, notes: list[str]
+) -> Report:
+    draft = args.mlx_draft_model
+    mlx_lm_draft_model = {"mlx_lm_draft_model": None if draft is None else describe_model(draft)}
+    models = describe_pair(args, pair) | mlx_lm_draft_model
     settings = {
         "choice": in_words(options),
         "max_tokens": args.max_tokens,

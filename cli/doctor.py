@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import re
 import shutil
 import textwrap
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from ..errors import UserError, at_least_one, counted
 from ..loading.hub import is_path
+from .json_output import print_json
 
 _CONTEXT = 8192
 _MARKS = {"ok": "ok", "advice": "advice", "fault": "FAULT"}
@@ -81,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     faults = sum(finding.status == "fault" for finding in findings)
     if args.json:
         found = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"ok": not faults, "findings": found}, indent=1, ensure_ascii=False))
+        names = {what: given[what][0] for what in given}
+        print_json(names | {"ok": not faults, "findings": found})
     else:
         print(f"\n{counted(faults or 'No', 'fault')} found.")
     return 1 if faults else 0

@@ -1,13 +1,13 @@
 """``dflash-mlx evaluate``: τ of a pair by kind of prompt and by position, from real rounds."""
 
 import argparse
-import dataclasses
-import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 
 from ..errors import UserError, at_least_one, counted
 from ..generation.options import Options
-from ..measure.arms import our_arms
+from ..measure.arms import in_words, our_arms
 from ..measure.run import Run, measure
 from ..measure.score import Score, by_kind
 from .arguments import (
@@ -16,9 +16,11 @@ from .arguments import (
     add_prompt_options,
     as_they_are,
     chosen_prompts,
+    describe_pair,
     generation_options,
     load_pair,
 )
+from .json_output import print_json
 from .progress import Progress
 
 
@@ -84,11 +86,14 @@ def run(args: argparse.Namespace) -> int:
         if not runs:
             raise
         interrupted = True
-    scores = by_kind(runs)
+    kinds, total = by_kind(runs), Score.of(runs)
     if args.json:
-        print(json.dumps({k: dataclasses.asdict(score) for k, score in scores.items()}, indent=4))
+        scores = {kind: asdict(score) for kind, score in kinds.items()}
+        settings = {"block_size": size, "choice": in_words(sampling), "max_tokens": args.max_tokens}
+        models = describe_pair(args, pair)
+        print_json(models | settings | {"kinds": scores, "total": asdict(total)})
     else:
-        print(_table(scores))
+        print(_table([*kinds.items(), ("total", total)]))
     if interrupted:
         asked = counted(len(cases), "prompt")
         print(f"Interrupted: {len(runs)} of {asked} answered.", file=sys.stderr)
@@ -96,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(scores: dict[str, Score]) -> str:
+def _table(scores: Sequence[tuple[str, Score]]) -> str:
     lines = [f"{'kind':<12} {'prompts':>7} {'tokens':>7} {'τ':>6}  accepted by position"]
-    for kind, score in scores.items():
+    for kind, score in scores:
         rates = " ".join(f"{rate:.2f}" for rate in score.acceptance)
         lines.append(f"{kind:<12} {score.prompts:>7} {score.tokens:>7} {score.tau:>6.3f}  {rates}")
     return "\n".join(lines)

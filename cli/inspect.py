@@ -1,11 +1,11 @@
 """``dflash-mlx inspect``: what a checkpoint is, before its weights are downloaded."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from ..errors import counted, printable
+from .json_output import print_json
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
     found = inspect(args.model, args.revision)
     if args.json:
-        # JSON escapes every control character but one.
-        print(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
+        print_json(found)
     else:
         for label, text in _lines(found):
             print(f"{printable(label):<12} {printable(text)}")

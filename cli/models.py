@@ -1,11 +1,11 @@
 """``dflash-mlx models``: the known pairs of targets and drafters."""
 
 import argparse
-import json
 from dataclasses import asdict
 
 from ..errors import UserError
 from ..loading.known_pairs import KnownPair, base_name, known_pairs
+from .json_output import print_json
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             "`dflash-mlx inspect` says for which target a drafter was made."
         )
     if args.json:
-        print(json.dumps([asdict(pair) for pair in pairs], indent=2))
+        print_json({"pairs": [asdict(pair) for pair in pairs]})
     else:
         print("\n".join(_listing(pairs)))
     return 0

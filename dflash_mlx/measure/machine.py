@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from ..loading.embedded import TARGET_NAME
 from ..loading.hub import find_local
 
 PACKAGES = ("mlx", "mlx-lm", "dflash-mlx")
@@ -68,17 +69,20 @@ def describe_machine() -> dict[str, object]:
     }
 
 
-def describe_model(name: str | None, revision: str | None = None) -> dict[str, object]:
+def describe_model(
+    name: str | None, revision: str | None = None, default: str = TARGET_NAME
+) -> dict[str, object]:
     """A model as it was named, and the commit that it was resolved to where that can be told.
 
     Args:
-        name: a folder or a Hub id as it was given, or None for the embedded model.
+        name: a folder or a Hub id as it was given, or None for one of the default pair's.
         revision: branch, tag or commit as it was given.
+        default: the name of that one.
     """
     folder = find_local(name, revision) if name else None
     # The Hub's cache keeps each commit in a folder of its own: snapshots/<commit>.
     commit = folder.name if folder is not None and folder.parent.name == "snapshots" else None
-    return {"name": name or "embedded", "revision": revision, "commit": commit}
+    return {"name": name or default, "revision": revision, "commit": commit}
 
 
 def output_of(*command: str) -> str:

@@ -45,6 +45,5 @@ class Score:
 
 
 def by_kind(runs: Sequence[Run]) -> dict[str, Score]:
-    """A score for each kind of prompt, in their order, and ``total`` for all of them."""
-    scores = {kind: Score.of(own) for kind, own in grouped(runs, "kind").items()}
-    return scores | {"total": Score.of(runs)}
+    """A score for each kind of prompt, in their order."""
+    return {kind: Score.of(own) for kind, own in grouped(runs, "kind").items()}

@@ -103,12 +103,14 @@ class Advance:
     Attributes:
         step: steps taken.
         best_tau: the best simulated τ, 0 before the first evaluation.
+        best_loss: the held-out loss there, which tells between equal τ.
         best_step: when it was reached.
         worse: evaluations since then.
     """
 
     step: int = 0
     best_tau: float = 0.0
+    best_loss: float = math.inf
     best_step: int = 0
     worse: int = 0
 
@@ -149,8 +151,8 @@ def restore_checkpoint(folder: Path, updater: Updater) -> Advance | None:
         return None
     try:
         state = mx.load(str(last / "state.safetensors"))
-        progress = Advance(**json.loads((last / "progress.json").read_bytes()))
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        progress = _read_advance(last / "progress.json")
+    except (OSError, RuntimeError, ValueError) as error:
         raise UserError(
             f"{last} is damaged ({error}); remove it, and --resume begins with the first step "
             "again, with the answers that are there."
@@ -160,3 +162,21 @@ def restore_checkpoint(folder: Path, updater: Updater) -> Advance | None:
         raise UserError(f"{last} is of a drafter with other weights.")
     updater.restore(state)
     return progress
+
+
+def _read_advance(path: Path) -> Advance:
+    """What a checkpoint says of how far its training has come.
+
+    Raises:
+        ValueError: it says something else.
+    """
+    content = json.loads(path.read_bytes())
+    # Earlier versions did not write the loss.
+    wanted = {"best_loss": math.inf} | (content if isinstance(content, dict) else {})
+    sound = wanted.keys() == asdict(Advance()).keys() and all(
+        type(number) is float if name in ("best_tau", "best_loss") else type(number) is int
+        for name, number in wanted.items()
+    )
+    if not sound or min(wanted.values()) < 0:
+        raise ValueError(f"{path.name} does not say how far the training has come")
+    return Advance(**wanted)

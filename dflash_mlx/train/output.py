@@ -13,6 +13,7 @@ from mlx_lm.utils import save_model
 
 from ..drafter.config import DrafterConfig
 from ..drafter.model import Drafter
+from ..loading.embedded import TARGET_NAME
 from .blocks import Sequence
 from .disk import Log, replacing, writing
 from .forward import Parameters
@@ -65,7 +66,7 @@ def training_facts(
         "uniform": "uniform",
     }[objective.weighting]
     loss = {"ce": "cross entropy", "kl": f"KL at temperature {objective.temperature:g}"}
-    target = Path(recipe.model).name if recipe.model else "SmolLM2-135M-Instruct"
+    target = Path(recipe.model).name if recipe.model else TARGET_NAME
     if recipe.adapter_path:
         target += f" with the adapters {Path(recipe.adapter_path).name}"
     return {

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
-from tqdm import tqdm
 
 from ..errors import UserError
 from .blocks import Sequence, sample_blocks
@@ -17,7 +16,7 @@ from .learner import Learner, Sums
 from .optimizer import Advance, Updater, restore_checkpoint, save_checkpoint, warmup_cosine
 from .output import Output
 from .recipe import Recipe
-from .world import World
+from .world import ProgressBar, World
 
 # Steps between two lines for the user.
 LINE_EVERY = 10
@@ -72,7 +71,9 @@ class Trainer:
         """
         restored = self.world.agree(self._restore)
         self._begun = self._reported = time.perf_counter()
-        if not restored:
+        if restored:
+            self.say(f"Going on from step {self.progress.step} of {self.recipe.steps}.")
+        else:
             self._evaluate()
         reason = "patience" if self._is_out_of_patience() else "steps"
         while reason == "steps" and self.progress.step < self.recipe.steps:
@@ -182,9 +183,9 @@ class Trainer:
             if progress.step:
                 self._keep()
             return
-        share = self.world.share(self.held_out)
-        quiet = None if self.world.is_first else True
-        bar = tqdm(share, "Evaluating", unit="text", delay=2.0, leave=False, disable=quiet)
+        share, shown = self.world.share(self.held_out), self.world.is_first
+        told = {"unit": "text", "delay": 2.0, "leave": False}
+        bar = ProgressBar(share, "Evaluating", shown=shown, **told)
         mine = evaluate(self.learner, self.updater.parameters, self.source, bar)
         result = self._together(mine)
         accuracy = [round(a, 4) for a in result.accuracy]
@@ -199,8 +200,9 @@ class Trainer:
             f"step {progress.step}: held-out loss {result.mean_loss:.4f}, simulated τ "
             f"{result.tau:.3f}, accuracy by position {positions}"
         )
-        if result.tau > progress.best_tau:
-            progress.best_tau, progress.best_step = result.tau, progress.step
+        if (result.tau, -result.mean_loss) > (progress.best_tau, -progress.best_loss):
+            progress.best_tau, progress.best_loss = result.tau, result.mean_loss
+            progress.best_step = progress.step
             progress.worse = 0
             self._keep()
         else:

@@ -37,6 +37,9 @@ from .world import World
 
 Say = Callable[[str], None]
 
+# Below this τ a drafter is no better than none: 1 is plain decoding, and a draft costs something.
+WORTHLESS = 1.05
+
 # The answers and the invented prompts depend on these, and perhaps took hours.
 _OF_ANSWERS = {
     *WRITING,
@@ -270,4 +273,9 @@ def _conclude(trainer: Trainer, reason: str, say: Say) -> None:
     if trainer.held_out:
         say(chart("simulated τ", trainer.log.curve("tau")))
         say(f"Best simulated τ {progress.best_tau:.3f}, at step {progress.best_step}.")
+        if progress.best_tau < WORTHLESS:
+            say(
+                "Warning: this drafter is no better than none, for hardly any of its drafts would "
+                "be accepted. Train longer, on more data, or with another --learning-rate."
+            )
     say(f"Wrote {recipe.output}")

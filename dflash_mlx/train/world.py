@@ -1,15 +1,42 @@
 """Data parallelism under ``mlx.launch``: what the processes tell one another."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TextIO, TypeVar
 
 import mlx.core as mx
+from tqdm import tqdm
 
 from ..errors import UserError
 from .learner import Sums
 
 T = TypeVar("T")
+# Where no terminal shows a bar, it is a line after so many seconds.
+SILENCE = 30.0
+
+
+class ProgressBar(tqdm):
+    """A bar on standard error; where that is not a terminal, a line now and then.
+
+    Args:
+        arguments: tqdm's.
+        shown: whether this process shows it.
+        options: tqdm's.
+    """
+
+    def __init__(self, *arguments: Any, shown: bool, **options: Any):
+        if not sys.stderr.isatty():
+            options |= {"mininterval": SILENCE, "delay": SILENCE, "leave": False}
+        super().__init__(*arguments, disable=not shown, **options)
+
+    @staticmethod
+    def status_printer(file: TextIO) -> Callable[[str], None]:
+        """What tqdm shows its bar with."""
+        if file.isatty():
+            return tqdm.status_printer(file)
+        # tqdm clears its line with an empty one.
+        return lambda text: print(text, file=file, flush=True) if text.strip() else None
 
 
 class PeerStopped(Exception):

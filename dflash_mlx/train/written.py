@@ -21,13 +21,13 @@ import numpy as np
 from mlx_lm.generate import batch_generate
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from tqdm import tqdm
 
 from ..errors import UserError, counted
 from ..generation.chat import TEMPLATE_ERRORS
 from .blocks import Sequence
 from .disk import append_lines, read_lines, write_lines
 from .recipe import Recipe
+from .world import ProgressBar
 
 # How prompts are invented, and what one must hold.
 INVENTING = {"max_tokens": 128, "temp": 1.0, "top_p": 0.95}
@@ -80,7 +80,8 @@ class Author:
             "batch": batch,
         }
         done = _answers_there(path, head, len(questions))
-        with self._bar("Answering", "answer", len(done), len(questions)) as bar:
+        told = {"unit": "answer", "initial": len(done), "total": len(questions)}
+        with ProgressBar(desc="Answering", shown=self.shown, **told) as bar:
             while len(done) < len(questions):
                 part = questions[len(done) : len(done) + batch]
                 lines = []
@@ -111,7 +112,8 @@ class Author:
         found = _prompts_there(path, count)
         known = {_words(line["prompt"]) for line in found}
         number = found[-1]["batch"] + 1 if found else 0
-        with self._bar("Inventing prompts", "prompt", len(found), count) as bar:
+        told = {"unit": "prompt", "initial": len(found), "total": count}
+        with ProgressBar(desc="Inventing prompts", shown=self.shown, **told) as bar:
             while len(found) < count:
                 if number * batch > 10 * (count + batch):
                     raise UserError(
@@ -144,10 +146,6 @@ class Author:
             completion_batch_size=self.recipe.generation_batch,
             sampler=make_sampler(temp=self.recipe.temp, top_p=self.recipe.top_p),
         ).token_ids
-
-    def _bar(self, title: str, unit: str, done: int, count: int) -> tqdm:
-        quiet = None if self.shown else True
-        return tqdm(desc=title, unit=unit, initial=done, total=count, disable=quiet)
 
 
 def _answered(question: list[int], answer: list[int]) -> Sequence:

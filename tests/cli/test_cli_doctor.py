@@ -33,7 +33,8 @@ def test_this_machine_has_no_fault(capsys):
 def test_json_about_a_pair(pair, capsys):
     code, out, _ = run(capsys, "--json", *pair, "--context", "100")
     found = json.loads(out)
-    assert code == 0 and found["ok"] is True
+    assert code == 0 and found["ok"] is True and found["format_version"] == 1
+    assert [found["target"], found["drafter"]] == pair[1::2]
     assert all(set(f) == {"topic", "status", "text", "data"} for f in found["findings"])
     topics = {f["topic"]: f for f in found["findings"]}
     assert {"machine", "packages", "backend", "kernels", "generation", "hub-cache"} <= set(topics)

@@ -5,6 +5,7 @@ import json
 import pytest
 from support.commands import run, write_rows
 
+from dflash_mlx import __version__
 from dflash_mlx.cli.progress import Progress
 
 
@@ -32,6 +33,24 @@ def test_sampled_in_json(pair, prompts, capsys):
         assert code == 0 and found[-1].pop("tokens_per_second") > 0
     assert found[0] == found[1] and len(found[0]["acceptance"]) == 2
     assert found[2].keys() == {"prompts", "tokens", "rounds", "tau", "acceptance"}
+
+
+def test_json_says_what_was_evaluated(pair, tmp_path, capsys):
+    """A kind may have any name."""
+    kinds = ("total", "format_version", "a")
+    prompts = write_rows(tmp_path / "x.jsonl", [{"prompt": "p", "kind": kind} for kind in kinds])
+    code, out, _ = run(capsys, "evaluate", *pair, "--prompts", prompts, "-m", 5, "--json")
+    found = json.loads(out)
+    assert code == 0 and (found["format_version"], found["dflash_mlx"]) == (1, __version__)
+    assert [found["target"]["name"], found["drafter"]["name"]] == pair[1::2]
+    assert (found["block_size"], found["choice"], found["max_tokens"]) == (8, "greedy", 5)
+    assert tuple(found["kinds"]) == kinds
+    assert [score["prompts"] for score in (*found["kinds"].values(), found["total"])] == [
+        1,
+        1,
+        1,
+        3,
+    ]
 
 
 def test_an_interrupted_evaluation_reports_what_it_has(pair, prompts, capsys, monkeypatch):

@@ -40,7 +40,11 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_drafter(tmp_path / "drafter")
     assert main(["inspect", str(tmp_path / "drafter"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["problem"] is None and found["drafter"]["block_size"] == 8
+    assert (
+        found["format_version"] == 1
+        and found["problem"] is None
+        and found["drafter"]["block_size"] == 8
+    )
 
 
 def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
+import dflash_mlx
 from dflash_mlx.cli.main import main
 from dflash_mlx.loading.known_pairs import known_pairs
 
@@ -31,13 +32,14 @@ def test_one_drafter_is_marked_for_each_target(capsys: pytest.CaptureFixture[str
 def test_json_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     main(["models", "--json"])
     listed = json.loads(capsys.readouterr().out)
-    assert listed == json.loads(json.dumps([asdict(pair) for pair in known_pairs()]))
+    assert listed["format_version"] == 1 and listed["dflash_mlx"] == dflash_mlx.__version__
+    assert listed["pairs"] == json.loads(json.dumps([asdict(pair) for pair in known_pairs()]))
 
 
 @pytest.mark.parametrize("text", ["mlx-community/Qwen3.5-4B-4bit", "qwen3.5-4b", "Qwen3.5-4B-DFl"])
 def test_filter(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     main(["models", text, "--json"])
-    assert {pair["drafter"] for pair in json.loads(capsys.readouterr().out)} == {
+    assert {pair["drafter"] for pair in json.loads(capsys.readouterr().out)["pairs"]} == {
         "z-lab/Qwen3.5-4B-DFlash"
     }
 

@@ -1,5 +1,6 @@
 """``train`` refused: one sentence, nothing left behind, and what may follow."""
 
+import json
 import re
 
 import pytest
@@ -139,7 +140,14 @@ def test_a_damaged_training_is_named(name, tmp_path, capsys):
     train = [*train_command(tmp_path), "--steps", 1, "--held-out", 0]
     assert run(capsys, *train)[0] == 0
     [file] = (tmp_path / "new" / "training").rglob(name)
-    for damage in (b"", b"\xff", b"[1]"):
+    damages = [b"", b"\xff", b"[1]"]
+    if name == "progress.json":
+        said = json.loads(file.read_text())
+        wrong = ({"steps": 1}, {"step": None}, {"step": "1"}, {"step": -1}, {"best_tau": []})
+        damages += [json.dumps(said | other).encode() for other in wrong]
+        damages += [b"{}", b"null"]
+    for damage in damages:
         file.write_bytes(damage)
         code, _, err = run(capsys, *train, "--resume")
         assert code == 2 and "is damaged" in err and "remove it" in err
+        assert "Advance" not in err and "__init__" not in err

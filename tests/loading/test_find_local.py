@@ -45,4 +45,4 @@ def test_what_is_not_here(snapshot):
 
 
 def test_the_embedded_model_has_a_name():
-    assert describe_model(None)["name"] == "embedded"
+    assert describe_model(None)["name"] == "SmolLM2-135M-Instruct"

@@ -14,7 +14,7 @@ from dflash_mlx.errors import UserError
 from dflash_mlx.measure.alternation import Plan, alternating, judge, measure_all, warm_up
 from dflash_mlx.measure.arms import Arm, mlx_lm_arms, our_arms, usable_block_sizes
 from dflash_mlx.measure.run import Case, first_difference, measure, tokens_per_round
-from dflash_mlx.measure.score import by_kind
+from dflash_mlx.measure.score import Score, by_kind
 
 TOKENIZER = byte_tokenizer()
 PROMPT = random_prompt(9, VOCAB)
@@ -117,11 +117,11 @@ def test_scores_count_all_rounds_of_a_kind():
         drafting_run("block 3", "b-1", 5.0, block_rounds={"1": 11}, acceptance=[]),
     ]
     scores = by_kind(runs)
-    assert list(scores) == ["a", "b", "total"]
+    assert list(scores) == ["a", "b"]
     assert (scores["a"].prompts, scores["a"].tokens, scores["a"].rounds) == (2, 22, 10)
     assert scores["a"].tau == 2.2 and scores["a"].acceptance == [6 / 10, 1 / 8]
-    assert scores["b"].acceptance == [] and scores["total"].rounds == 21
-    assert scores["total"].tokens_per_second == pytest.approx(10.0)
+    assert scores["b"].acceptance == [] and Score.of(runs).rounds == 21
+    assert Score.of(runs).tokens_per_second == pytest.approx(10.0)
 
 
 def test_arm_that_mlx_lm_refuses_is_left_out_with_its_reason():

