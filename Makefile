@@ -51,7 +51,7 @@ demo: venv openblas
 		--prompt "Write a Python function that returns the n-th Fibonacci number."
 
 test: venv openblas compiler
-	$(RUN) $(BIN)/python -m pytest $(ARGS)
+	$(RUN) $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: venv
 	$(BIN)/ruff check

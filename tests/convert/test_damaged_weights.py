@@ -97,7 +97,7 @@ def damages(stored: Tensors) -> Iterator[tuple[str, Tensors, tuple[str, ...]]]:
     if "candidate_selector.successor_codebook" in stored:
         both = "candidate_selector.successor_codebook.weight"
         extras[both] = f"successor_codebook and {both}"
-    for name in extras.keys() - stored.keys():
+    for name in sorted(extras.keys() - stored.keys()):
         yield f"{name} too", stored | {name: mx.ones((32,))}, (extras[name],)
     first, *others = stored
     yield (

@@ -12,8 +12,10 @@ from dflash_mlx.cache.recurrent import Convolved, Recurrence
 from dflash_mlx.target.target import Target
 
 HYBRIDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
-WINDOWS = ("gemma3", "gemma3_text", "gemma4", "gemma4_text", "gpt_oss", "muse_glimmer")
-LINEAR = ("gemma", "minimax", "qwen2", "smollm3")
+WINDOWS = ("gemma3_text", "gemma4", "gpt_oss")
+# Other models around caches that the others have in all sizes.
+LIKE_LLAMA = ("gemma", "minimax", "qwen2", "qwen3_moe", "smollm3")
+LIKE_WINDOWS = ("gemma3", "gemma4_text", "muse_glimmer")
 SLIDING_LLAMA = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "sliding_window": 8,
@@ -24,10 +26,12 @@ WIDE = {"head_dim": 32}
 GROWTH = (1, 2, 63, 64, 65, 250, 255, 256, 257)
 AROUND_8 = (1, 2, 7, 8, 9, 16, 100)
 KINDS = {
-    **{f: Kind(f, lengths=GROWTH) for f in ("llama", "qwen3", "qwen3_moe")},
-    **{f: Kind(f) for f in LINEAR},
+    "llama": Kind("llama", lengths=GROWTH),
+    "qwen3": Kind("qwen3"),
+    **{f: Kind(f) for f in LIKE_LLAMA},
     **{f: Kind(f, lengths=AROUND_8) for f in HYBRIDS},
     **{f: Kind(f, prompt=60, lengths=AROUND_8) for f in WINDOWS},
+    **{f: Kind(f, prompt=60) for f in LIKE_WINDOWS},
     "sliding llama": Kind("llama", SLIDING_LLAMA, 60, lengths=AROUND_8),
     "deepseek_v3": Kind("deepseek_v3", lengths=(1, 63, 250)),
     "deepseek_v32": Kind("deepseek_v32", n=60, lengths=(1, 2, 8, 9, 63, 250)),
@@ -47,9 +51,11 @@ EDGES = [(name, length) for name, kind in KINDS.items() for length in kind.lengt
 # Caches that forget or round have no sampled reference.
 SAMPLED = [name for name, kind in KINDS.items() if not (kind.max_kv_size or kind.quantization)]
 SIZES = (1, 2, 3, 8, 16)
-FULLY_SAMPLED = ("llama", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss", "sliding llama")
+LIKE_OTHERS = (*LIKE_LLAMA, *LIKE_WINDOWS, "kimi_k25", "qwen3_5_moe")
+FULLY_SAMPLED = ("llama", "qwen3", "gemma3_text", "gpt_oss", "sliding llama", "qwen3_next")
 GRID = [
-    *((name, size, "greedy") for name in KINDS for size in SIZES),
+    *((name, size, "greedy") for name in KINDS if name not in LIKE_OTHERS for size in SIZES),
+    *((name, 8, "greedy") for name in LIKE_OTHERS),
     *((name, size, "coupled") for name in FULLY_SAMPLED for size in SIZES),
     *((name, 8, "coupled") for name in SAMPLED if name not in FULLY_SAMPLED),
 ]
