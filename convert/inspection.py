@@ -117,7 +117,7 @@ def _drafter(source: Source, files: Mapping[str, File], weights: dict[str, Any])
     """A checkpoint to be converted; its problem is the first thing that conversion would refuse."""
     verdict = recognize(source.config)
     parsed, problem, tensors = verdict.parsed, verdict.problem, {}
-    size = _HALF * (_elements(parsed.config) if parsed else 0)
+    packed = False
     has_mask_file = MASK_FILE in files
     try:
         declared = read_declared(source.folder, source.config)
@@ -130,7 +130,7 @@ def _drafter(source: Source, files: Mapping[str, File], weights: dict[str, Any])
             raw = account(source.config, declared, tensors, Additions(), mask_file)
             parsed = raw.parsed
             # What MLX has quantized stays so.
-            size = weights["bytes"] if raw.packed else _HALF * _elements(parsed.config)
+            packed = bool(raw.packed)
     except UserError as error:
         problem = problem or str(error)
     described = {"format": verdict.format, "problem": problem}
@@ -140,6 +140,7 @@ def _drafter(source: Source, files: Mapping[str, File], weights: dict[str, Any])
     if not has_mask_file and MASK_EMBEDDING not in tensors:
         # As long as nobody has looked, there may be one.
         drafter["own"] = [table for table in drafter["own"] if table != "mask embedding"]
+    size = weights["bytes"] if packed else _HALF * _elements(parsed.config)
     return described | {
         "drafter": drafter,
         "fits": _fits(parsed.config, [source.repo], parsed.verifier.get("name_or_path")),
@@ -204,9 +205,10 @@ def describe_drafter(config: DrafterConfig) -> dict[str, Any]:
 
 def _fits(config: DrafterConfig, repos: list[str | None], verifier: str | None) -> dict[str, Any]:
     """The target by its sizes, and by name as far as anything names one."""
-    pairs = [pair for pair in known_pairs() if pair.drafter in repos]
+    known = known_pairs()
+    pairs = [pair for pair in known if pair.drafter in repos]
     sizes = (config.target_hidden_size, config.num_target_layers, config.vocab_size)
-    alike = [p for p in known_pairs() if (p.hidden_size, p.num_layers, p.vocab_size) == sizes]
+    alike = [p for p in known if (p.hidden_size, p.num_layers, p.vocab_size) == sizes]
     named = sorted({target for pair in pairs for target in pair.targets})
     return {
         "hidden_size": config.target_hidden_size,

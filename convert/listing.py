@@ -9,6 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import SafetensorsParsingError
 
 from ..errors import UserError
+from ..files import check_json
 from ..loading.hub import hub_errors
 from .source import SUBFOLDER, Source
 from .weights import TensorInfo, read_header, read_tensors
@@ -64,9 +65,19 @@ def _header(source: Source, file: File) -> dict[str, TensorInfo]:
             metadata = HfApi().parse_safetensors_file_metadata(
                 source.repo, file.path, revision=source.revision
             )
-    except SafetensorsParsingError as error:
+    except UserError:
+        raise
+    # The Hub's client takes some headers at their word.
+    except (SafetensorsParsingError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"The header of {file.path} is not readable.") from error
-    return {
-        tensor: TensorInfo(Path(file.path), info.dtype, tuple(info.shape))
-        for tensor, info in metadata.tensors.items()
-    }
+    found = {}
+    for tensor, info in metadata.tensors.items():
+        dtype, shape = info.dtype, info.shape
+        check_json(tensor, f"The header of {file.path}")
+        sizes = isinstance(shape, (list, tuple)) and all(
+            type(n) is int and 0 <= n < 2**63 for n in shape
+        )
+        if not sizes or not isinstance(dtype, str):
+            raise UserError(f"The header of {file.path} is not readable ({tensor}).")
+        found[tensor] = TensorInfo(Path(file.path), dtype, tuple(shape))
+    return found

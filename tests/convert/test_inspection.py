@@ -1,4 +1,4 @@
-"""What ``inspect`` finds: by headers alone, in folders and on the Hub, and for what is refused."""
+"""What ``inspect`` finds: by headers alone, and for what is refused."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,7 @@ import pytest
 from formats import write_format
 from published import NAMES, REFUSED, RUNS, completed, published
 from quantized_checkpoint import ENCODINGS, make_tensors, write_quantized
-from support.folders import save_drafter, save_target
-from support.hub_server import MAIN, HubServer
+from support.folders import save_target
 from test_any_value import VALUES
 from tiny_checkpoint import tiny_config, tiny_weights, write_checkpoint, write_torch_file
 
@@ -295,49 +294,3 @@ def test_any_value_of_any_key(tmp_path: Path, value: Any) -> None:
             found = inspect(str(folder))
             json.dumps(found)
             assert found["problem"] is None or len(found["problem"].splitlines()) == 1
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_hub_without_its_weights(tmp_path: Path, hub: HubServer, shards: int) -> None:
-    # Larger than what a client reads to find the end of a header.
-    config = tiny_config(intermediate_size=2048)
-    remote = write_checkpoint(tmp_path / "remote", config, shards=shards)
-    (remote / "other.safetensors").write_bytes(b"of something else")
-    hub.publish("z-lab/Tiny", remote)
-    found = inspect("z-lab/Tiny")
-    assert (found["name"], found["revision"], found["problem"]) == ("z-lab/Tiny", MAIN, None)
-    assert found["weights"]["files"] == shards
-    assert found["weights"]["bytes"] == size_of(remote) - len(b"of something else")
-    assert found["weights"]["tensors"] == len(tiny_weights())
-    assert hub.sent(".safetensors") < size_of(remote)
-
-
-@pytest.mark.parametrize("config_too", [True, False])
-def test_hub_subfolder(tmp_path: Path, hub: HubServer, config_too: bool) -> None:
-    remote = tmp_path / "remote"
-    write_checkpoint(remote / "dflash", shards=2)
-    if config_too:
-        (remote / "model.safetensors").write_bytes(b"the target")
-    else:
-        (remote / "dflash" / "config.json").rename(remote / "config.json")
-    hub.publish("z-lab/Tiny", remote)
-    found = inspect("z-lab/Tiny")
-    assert found["problem"] is None
-    assert found["weights"]["bytes"] == size_of(remote / "dflash")
-
-
-def test_hub_of_an_mlx_drafter(tmp_path: Path, hub: HubServer) -> None:
-    save_drafter(tmp_path / "remote")
-    hub.publish("z-lab/Tiny", tmp_path / "remote")
-    found = inspect("z-lab/Tiny")
-    assert (found["kind"], found["problem"]) == ("drafter in MLX format", None)
-    assert found["weights"]["bytes"] == size_of(tmp_path / "remote")
-
-
-def test_hub_with_a_damaged_header(tmp_path: Path, hub: HubServer) -> None:
-    remote = write_checkpoint(tmp_path / "remote")
-    (remote / "model.safetensors").write_bytes(b"<!DOCTYPE html>" * 99)
-    hub.publish("z-lab/Tiny", remote)
-    assert "header of model.safetensors" in inspect("z-lab/Tiny")["problem"]
-    with pytest.raises(UserError, match="z-lab/Other"):
-        inspect("z-lab/Other")
