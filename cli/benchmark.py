@@ -11,6 +11,7 @@ import mlx.nn as nn
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from ..errors import UserError, at_least_one, counted
+from ..files import replacing
 from ..generation.options import Options
 from ..loading.loader import load
 from ..loading.pair import Pair
@@ -244,5 +245,6 @@ def _write(report: Report, files: Sequence[Path]) -> None:
     if files:
         contents = (report.to_json(), markdown_report(report), page(report))
         for file, content in zip(files, contents, strict=True):
-            file.write_text(content, encoding="utf-8")
+            with replacing(file) as partial:
+                partial.write_text(content, encoding="utf-8")
         print(f"Wrote {', '.join(map(str, files))}", file=sys.stderr)

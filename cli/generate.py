@@ -2,7 +2,9 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -91,18 +93,31 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(responses: Iterator[GenerationResponse], quiet: bool) -> int:
     code, last = 0, None
-    try:
-        if not quiet:
-            print("=" * 10)
-        for last in responses:
-            print(last.text, end="", flush=True)
-    except KeyboardInterrupt:
-        code = 130
-    print()
+    with _warnings_afterwards():
+        try:
+            if not quiet:
+                print("=" * 10)
+            for last in responses:
+                print(last.text, end="", flush=True)
+        except KeyboardInterrupt:
+            code = 130
+        print(flush=True)
     if not quiet:
         print("=" * 10)
         print(report(last) if last else "Interrupted before the first token.")
     return code
+
+
+@contextmanager
+def _warnings_afterwards() -> Iterator[None]:
+    """Show warnings below the text, not in it."""
+    warned: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            yield
+    finally:
+        for w in warned:
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
 
 def _prompt_tokens(tokenizer: TokenizerWrapper, prompt: str, args: argparse.Namespace) -> list[int]:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -110,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if chosen is not None and chosen not in COMMANDS:
             parser.error(f"there is no command {chosen}{did_you_mean(chosen, COMMANDS)}")
         args = parser.parse_args(argv)
-        code = args.run(args)
+        with _warnings_on_a_line():
+            code = args.run(args)
         sys.stdout.flush()
         return code
     except UserError as error:
@@ -140,6 +142,22 @@ def _failed(sentence: str, code: int, debug: bool) -> int:
         traceback.print_exc()
     print(f"error: {printable(sentence)}", file=sys.stderr)
     return code
+
+
+@contextmanager
+def _warnings_on_a_line() -> Iterator[None]:
+    """Warn in a sentence, without the place in the code; of the same thing once."""
+    said = set()
+
+    def show(message: Warning | str, *_: object) -> None:
+        sentence = _with_flags(" ".join(str(message).split()))
+        if sentence not in said:
+            said.add(sentence)
+            print(f"warning: {sentence}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def _with_flags(message: str) -> str:

@@ -1,8 +1,12 @@
 """Convert a DFlash checkpoint and write it as a folder in MLX format."""
 
+import atexit
 import hashlib
 import json
 import re
+import shutil
+import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +14,10 @@ from typing import Any
 
 from ..drafter.config import FORMAT_VERSION, DrafterConfig
 from ..errors import UserError
-from ..files import cache_dir, check_free, remove_stale, staged
+from ..files import Unwritable, cache_dir, check_free, remove_stale, staged
 from .declared import mlx_quantization
 from .keys import Additions
-from .reader import read_converted, read_raw
+from .reader import RawDrafter, read_converted, read_raw
 from .source import MASK_FILE, Source, find_source
 from .tensors import is_quantizable, model_parameters
 from .weights import DTYPES
@@ -108,6 +112,8 @@ def convert_cached(
     sizes and times of a local checkpoint's files. Two processes may convert the same drafter at
     the same time; the first to finish wins.
 
+    Where the cache cannot be written, the folder is a temporary one, and there is a warning.
+
     Args:
         path_or_repo: A Hub id or a local folder, in MLX format or a checkpoint.
         revision: Branch, tag or commit of a Hub repository.
@@ -126,9 +132,25 @@ def convert_cached(
         remove_stale(destination.parent)
         with _naming(source):
             raw = read_raw(source, Additions())
-            with staged(destination, keep_existing=True) as folder:
-                write_drafter(folder, source, raw)
+        try:
+            _write_once(destination, source, raw)
+        except Unwritable as error:
+            # Until the process ends: loading reads the weights once.
+            scratch = Path(tempfile.mkdtemp(prefix="dflash-mlx-"))
+            atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+            destination = scratch / destination.name
+            _write_once(destination, source, raw)
+            warnings.warn(
+                f"The converted drafter is not kept, so it will be converted again next time: "
+                f"{error}",
+                stacklevel=2,
+            )
     return destination
+
+
+def _write_once(destination: Path, source: Source, raw: RawDrafter) -> None:
+    with _naming(source), staged(destination, keep_existing=True) as folder:
+        write_drafter(folder, source, raw)
 
 
 def _check_recast(
@@ -169,7 +191,7 @@ def _naming(source: Source) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{source.name}: {error}") from error
+        raise type(error)(f"{source.name}: {error}") from error
 
 
 def _cache_key(source: Source) -> str:

@@ -17,7 +17,7 @@ from mlx_lm.utils import dequantize_model, make_shards
 
 from ..drafter.config import FULL, DrafterConfig
 from ..drafter.model import Drafter
-from ..errors import UserError, printable
+from ..errors import UserError, os_reason, printable
 from ..files import check_free, staged
 from .detect import parse
 from .keys import Additions
@@ -204,7 +204,7 @@ def _write_weights(folder: Path, weights: dict[str, mx.array]) -> None:
             mx.save_safetensors(str(folder / file), shard, {"format": "pt"})
             weight_map |= dict.fromkeys(shard, file)
     except RuntimeError as error:
-        raise UserError(f"The weights cannot be written ({error}); is the disk full?") from error
+        raise OSError(os_reason(error)) from error
     if len(shards) > 1:
         size = sum(array.nbytes for array in weights.values())
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}

@@ -12,7 +12,7 @@ import mlx.core as mx
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
-from ..errors import UserError
+from ..errors import UserError, os_reason
 from ..files import parse_json_object, read_json_object
 
 # A bar only on a terminal, and only when the work takes noticeable time.
@@ -159,7 +159,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     except SafetensorError as error:
         raise UserError(f"{path} is truncated or corrupt ({error}); download it again.") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}).") from error
+        raise UserError(f"{path} cannot be read ({os_reason(error)}).") from error
     # Of two tensors of one name, safetensors would take either and say nothing.
     header = parse_json_object(text, f"the header of {path.name}")
     header.pop("__metadata__", None)

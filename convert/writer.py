@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from .. import __version__
 from ..drafter.config import DrafterConfig
-from ..errors import UserError, counted, printable
+from ..errors import counted, os_reason, printable
 from .reader import RawDrafter
 from .source import MASK_FILE, Source
 from .tensors import DRAFT_TO_TARGET, is_quantizable
@@ -117,7 +117,7 @@ def _write_weights(
     try:
         save_model(folder, module, donate_model=True)
     except RuntimeError as error:
-        raise UserError(f"The weights cannot be written ({error}); is the disk full?") from error
+        raise OSError(os_reason(error)) from error
 
 
 def _quantized(weights: dict[str, mx.array], bits: int, group_size: int) -> dict[str, mx.array]:

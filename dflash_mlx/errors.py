@@ -50,11 +50,21 @@ def counted(number: int | str, thing: str, things: str | None = None) -> str:
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
-def os_reason(error: OSError) -> str:
-    """Why the system refused a file, in the words of somebody who can mend it."""
+def os_reason(error: OSError | RuntimeError) -> str:
+    """Why the system refused a file, in the words of somebody who can mend it.
+
+    Args:
+        error: Python's, or what MLX raises when it cannot write to a file that it has opened. That
+            does not tell why, and there is one usual reason.
+    """
+    if isinstance(error, RuntimeError):
+        if "Unable to write" not in str(error):
+            return str(error).rstrip(".")
+        error = OSError(errno.ENOSPC, "")
     reasons = {
         errno.ENOSPC: "the disk is full",
         errno.EDQUOT: "your quota of the disk is used up",
+        errno.EFBIG: "the file is larger than the system lets it be",
         errno.EROFS: "the file system is read-only",
         errno.EACCES: "permission is denied",
         errno.EPERM: "permission is denied",

@@ -1,4 +1,4 @@
-"""Files of our own: the cache folder, JSON, writing a folder whole, and a model's identity."""
+"""Files of our own: the cache folder, JSON, writing whole or not at all, and a model's identity."""
 
 import hashlib
 import json
@@ -20,6 +20,10 @@ _SUFFIX = ".partial"
 _STALE_SECONDS = 24 * 60 * 60
 # A tokenizer's config has integers of 31 digits; nothing means anything by a longer one.
 _MOST_DIGITS = 100
+
+
+class Unwritable(UserError):
+    """The file system refuses what is to be written."""
 
 
 def cache_dir() -> Path:
@@ -173,7 +177,7 @@ def staged(destination: Path, *, keep_existing: bool = False) -> Iterator[Path]:
         keep_existing: If somebody else has written it meanwhile, keep theirs and drop ours.
 
     Raises:
-        UserError: The file system refuses, for example because it is full.
+        Unwritable: The file system refuses, for example because it is full.
     """
     missing = [parent for parent in destination.parents if not parent.exists()]
     partial = destination.parent / f".{destination.name}.{uuid.uuid4().hex[:8]}{_SUFFIX}"
@@ -183,7 +187,7 @@ def staged(destination: Path, *, keep_existing: bool = False) -> Iterator[Path]:
         yield partial
         done = _put(partial, destination, keep_existing)
     except OSError as error:
-        raise UserError(f"{destination} cannot be written ({os_reason(error)}).") from error
+        raise Unwritable(f"{destination} cannot be written ({os_reason(error)}).") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if not done:
@@ -205,6 +209,55 @@ def _remove_empty(folders: list[Path]) -> None:
         if not folder.is_dir() or any(folder.iterdir()):
             return
         folder.rmdir()
+
+
+@contextmanager
+def writing(path: Path, remedy: str = "") -> Iterator[None]:
+    """Turn what is raised where ``path`` cannot be written into a sentence, and ``remedy``.
+
+    MLX then raises a RuntimeError, as it does if it cannot compute; so what is written must have
+    been computed before.
+
+    Raises:
+        Unwritable: the file system refuses, for example because it is full.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise Unwritable(f"{path} cannot be written ({os_reason(error)}).{remedy}") from error
+
+
+@contextmanager
+def replacing(path: Path, mark: str = "", remedy: str = "") -> Iterator[Path]:
+    """A path to write a file or a folder to, which takes the place of ``path`` at the end.
+
+    If the block fails, ``path`` stays as it was and what was written is removed. An older folder
+    must be out of the way by then.
+
+    Args:
+        path: what is to be replaced.
+        mark: tells apart processes that may write the same at the same time.
+        remedy: what to do if it cannot be written.
+
+    Raises:
+        Unwritable: as :func:`writing`.
+    """
+    # MLX insists on the suffix.
+    partial = path.with_suffix(f".partial{mark}{path.suffix}")
+    try:
+        with writing(path, remedy):
+            _remove(partial)
+            yield partial
+            partial.replace(path)
+    finally:
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def fingerprint(module: "nn.Module") -> str:

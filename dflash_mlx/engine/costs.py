@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-from ..errors import UserError
+from ..errors import UserError, os_reason
 from ..files import cache_dir, read_json_object
 
 GREEDY = "greedy"
@@ -297,7 +297,7 @@ class CostFile:
         except OSError as error:
             warnings.warn(
                 f"What rounds cost here cannot be stored in {self.path} "
-                f"({error.strerror or error}), so it will be measured again next time.",
+                f"({os_reason(error)}), so it will be measured again next time.",
                 stacklevel=2,
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from ..errors import UserError
+from ..errors import UserError, os_reason
 from ..generation.chat import chat_tokens
 
 BUNDLED = files(__package__) / "prompts.jsonl"
@@ -49,7 +49,7 @@ def read_prompts(path: Path | None = None) -> list[Prompt]:
     try:
         text = (path or BUNDLED).read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"The prompts in {path} cannot be read ({error.strerror}).") from error
+        raise UserError(f"The prompts in {path} cannot be read ({os_reason(error)}).") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a UTF-8 text.") from error
     lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import UserError
+from ..errors import UserError, os_reason
 from .run import Run
 
 FORMAT = "dflash-mlx benchmark"
@@ -63,7 +63,7 @@ class Report:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+            raise UserError(f"{path} cannot be read ({os_reason(error)}).") from error
         except ValueError as error:
             raise UserError(f"{path} is not a JSON file of `dflash-mlx benchmark`.") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -99,7 +99,7 @@ def report_files(output: str) -> list[Path]:
     try:
         prefix.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{prefix.parent} cannot be made ({error.strerror}).") from error
+        raise UserError(f"{prefix.parent} cannot be made ({os_reason(error)}).") from error
     for path in (prefix.parent, *(file for file in files if file.exists())):
         if not os.access(path, os.W_OK) or (path in files and not path.is_file()):
             raise UserError(f"{path} cannot be written; choose another --output.")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support import commands
+from support.disk import files_up_to, listing
 from support.folders import save_target
 from support.reports import made_report
 
@@ -100,6 +101,18 @@ def test_a_failing_warm_up_is_one_sentence(pair, capsys, monkeypatch):
     code, out, err = run(capsys, *pair, *QUICK)
     assert (code, out) == (2, "") and err.startswith("error: plain fails in the warm-up")
     assert "9 bytes" in err and err.count("\n") == 1
+
+
+def test_a_disk_that_fills_up_costs_no_table(pair, capsys, tmp_path):
+    file = tmp_path / "r.json"
+    file.write_text("old")
+    with files_up_to(1000):
+        code, out, err = run(capsys, *pair, *QUICK, "--output", tmp_path / "r")
+    assert code == 2 and "block" in out
+    *warned, last = err.splitlines()
+    assert last.startswith(f"error: {file} cannot be written (the file is larger")
+    assert all(line.startswith("warning: What rounds cost") for line in warned)
+    assert listing(tmp_path) == {"r.json": b"old"}
 
 
 def test_interrupt_before_the_first_run(pair, capsys, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 import io
 import json
+import sys
+import warnings
 from dataclasses import fields
 from pathlib import Path
 
@@ -155,6 +157,19 @@ def test_interrupt_prints_the_statistics_so_far(pair, capsys, monkeypatch):
     monkeypatch.setattr(command, "stream_generate", stream)
     code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20")
     assert code == 130 and "Generation: 5 tokens" in out
+
+
+def test_warnings_stand_below_the_text_and_once(pair, capsys, monkeypatch):
+    def stream(*args, **options):
+        for response in dflash_mlx.stream_generate(*args, **options):
+            yield response
+            print(response.text, end="", file=sys.stderr)
+            warnings.warn("`temp` is\n odd", stacklevel=1)
+
+    monkeypatch.setattr(command, "stream_generate", stream)
+    code, out, err = run(capsys, *pair, "-p", "hello", "-m", "9", "--no-draft", "--quiet")
+    assert code == 0
+    assert err == out.removesuffix("\n") + "warning: --temp is odd\n"
 
 
 MISTAKES = {

@@ -1,5 +1,6 @@
 """Drafters for loading: converted once, and again when the checkpoint has changed."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tiny_checkpoint import arrays, snapshot, tiny_weights, write_checkpoint, wr
 
 import dflash_mlx.convert.conversion as conversion
 from dflash_mlx.convert import convert, convert_cached
-from dflash_mlx.errors import UserError
+from dflash_mlx.errors import UserError, os_reason
 
 
 @pytest.fixture
@@ -57,6 +58,28 @@ def test_two_at_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatc
     folder = convert_cached(source)
     assert (folder / "theirs").exists()
     assert list(cache.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("errno_", [errno.EROFS, errno.ENOSPC])
+def test_what_cannot_be_kept_is_converted_all_the_same(
+    errno_: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_checkpoint(tmp_path / "source")
+    expected = arrays(convert(source, tmp_path / "mlx"))
+    mkdir = Path.mkdir
+
+    def refusing(path: Path, *args: object, **options: object) -> None:
+        if path.is_relative_to(cache):
+            raise OSError(errno_, os.strerror(errno_))
+        mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refusing)
+    reason = os_reason(OSError(errno_, ""))
+    with pytest.warns(UserWarning, match=f"converted again next time: source: .* \\({reason}"):
+        found = arrays(convert_cached(source))
+    assert found.keys() == expected.keys()
+    assert all(mx.array_equal(found[name], expected[name]) for name in expected)
+    assert not cache.exists()
 
 
 def test_failure_leaves_nothing(tmp_path: Path, cache: Path) -> None:

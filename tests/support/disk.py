@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # What the user is told.
-FULL = r"cannot be written \(.+\)\. If its disk is full, free some space; .*--resume"
+FULL = r"cannot be written \((the disk is full|the file is larger .+)\)\. Once .* --resume"
 # What Python raises, and what MLX does.
 ERRORS = [
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),

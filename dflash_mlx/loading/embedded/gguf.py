@@ -11,6 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from ...errors import os_reason
 from .gguf_tokenizer import build_tokenizer
 
 GROUP_SIZE = 32
@@ -48,8 +49,8 @@ def write_model_folder(arrays: dict[str, mx.array], metadata: dict, folder: Path
     try:
         mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     except RuntimeError as error:
-        # MLX's word for a full disk; the folder's writer expects Python's.
-        raise OSError(str(error)) from error
+        # The folder's writer expects Python's error.
+        raise OSError(os_reason(error)) from error
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     build_tokenizer(metadata, model_max_length=config["max_position_embeddings"]).save_pretrained(
         folder
