@@ -83,11 +83,13 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--extra-eos-token: the target has no token {token!r}.")
         tokenizer.add_eos_token(token)
     tokens = _prompt_tokens(tokenizer, prompt, args)
-    if args.block_size == AUTO and args.draft and model.drafter is not None:
-        tune(model, tuning_progress(shown=not args.quiet))
     progress = Steps("Prompt", "tok", more_than=args.prefill_step_size)
     options = replace(options, prompt_progress_callback=progress)
+    # What is wrong with the prompt is found here, before anything is measured for it.
     responses = stream_generate(model, tokenizer, tokens, **vars(options))
+    drafts = args.draft and model.drafter is not None and args.max_tokens not in (0, 1)
+    if args.block_size == AUTO and drafts:
+        tune(model, tuning_progress(shown=not args.quiet))
     return _print(responses, args.quiet)
 
 

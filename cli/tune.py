@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     model, _ = load_pair(args)
     table = tune(model, tuning_progress(), again=True)
     print(describe(table))
-    # Where it cannot be stored, there is a warning.
-    if model.cost_file.path.is_file():
+    # Where it is not or cannot be stored, there is a warning.
+    if model.cost_file is not None and model.cost_file.path.is_file():
         print(f"Stored in {model.cost_file.path}")
     return 0
 

@@ -32,6 +32,12 @@ ROUNDS = 3
 UNSTEADY = 1.3
 # Beyond so many seconds at a context no more are: on a busy machine no times would be steady.
 PATIENCE = 5.0
+# After so many seconds in all, only what a table must have is timed, and in single rounds: a
+# machine that gets busy meanwhile takes many times as long as planned.
+TIME_LIMIT = 40.0
+# Times of one thing that lie so many times apart, but for one hiccup, are not to be believed; nor
+# is a block that takes so many times as long as a larger one.
+UNBELIEVABLE = 1.5
 # Plain decoding is timed again behind every so many sizes: all others are compared with it, and
 # machines drift.
 PLAIN_EVERY = 2
@@ -39,8 +45,8 @@ PLAIN_EVERY = 2
 DRAFTS = 3
 # The seconds that the rounds and the verifies of all sizes may take together, if one of any size
 # took as long as a round of two rows; on a slow machine fewer sizes are measured. What is not
-# counted here is small or bounded by PATIENCE: warming up, repeats, plain decoding's further times,
-# drafts alone.
+# counted here is small or bounded by PATIENCE and TIME_LIMIT: warming up, repeats, plain decoding's
+# further times, drafts alone.
 BUDGET = 18.0
 
 
@@ -91,27 +97,61 @@ def calibrate(
         context_length: positions the target was made for, if known.
         progress: called with measurements done and in all.
         clock: seconds.
+
+    Returns:
+        The table; :attr:`CostTable.uncertain` if what was timed twice did not agree.
     """
-    contexts = _contexts(context_length)
+    begun, contexts = clock(), _contexts(context_length)
     rigs = [_Rig(target, drafter, context, clock) for context in contexts]
     sizes_at = sizes_to_measure(largest, rigs[0].warm_up())
-    total, done = sum(map(len, sizes_at)), 0
+    total, done, steady = sum(map(len, sizes_at)), 0, True
     # Seconds by block size, at each context.
     rounds, drafts, verifies = ([{}, {}] for _ in range(3))
     for i, (rig, sizes) in enumerate(zip(rigs, sizes_at, strict=True)):
         rig.warm_up()
-        plain = []
-        for size in sizes:
-            rounds[i][size] = rig.round(size)
-            verifies[i][size] = rig.verify(size)
-            if size > 1:
-                drafts[i][size] = rig.draft(size)
+        plain, needed = [], {1, 2, largest}
+        # These first, in case the time is over before the others.
+        for size in sorted(sizes, key=lambda size: (size not in needed, size)):
             done += 1
-            if done % PLAIN_EVERY == 0:
-                plain.append(rig.round(1))
+            # Half of it for each context.
+            hurry = clock() - begun > TIME_LIMIT * (i + 1) / len(rigs)
+            if not hurry or size in needed:
+                rounds[i][size] = rig.round(size, hurry)
+                verifies[i][size] = rig.verify(size)
+                if size > 1:
+                    drafts[i][size] = rig.draft(size)
+                if done % PLAIN_EVERY == 0 and not hurry:
+                    plain.append(rig.round(1, hurry))
             progress(done, total)
-        rounds[i][1] = median([rounds[i][1], *plain])
-    return CostTable(contexts, {GREEDY: _columns(*rounds)}, _columns(*drafts), _columns(*verifies))
+        plain.append(rounds[i][1])
+        rounds[i][1] = median(plain)
+        steady = steady and _agree(plain) and _in_order(rounds[i])
+    # The longer context tells how costs grow; it may have a size that the time was over for before.
+    for shorter, longer in (rounds, drafts, verifies):
+        for size in longer.keys() - shorter.keys():
+            del longer[size]
+    greedy, *alone = (_columns(*map(_ascending, part)) for part in (rounds, drafts, verifies))
+    return CostTable(contexts, {GREEDY: greedy}, *alone, uncertain=not steady)
+
+
+def _ascending(seconds: dict[int, float]) -> dict[int, float]:
+    return dict(sorted(seconds.items()))
+
+
+def _agree(times: list[float]) -> bool:
+    """Whether times of one thing lie near one another; one of them may be a hiccup."""
+    ordered = sorted(times)
+    return ordered[-2 if len(times) > 2 else -1] <= UNBELIEVABLE * ordered[0]
+
+
+def _in_order(seconds: dict[int, float]) -> bool:
+    """Whether no block takes much longer than a larger one, by block size."""
+    return all(
+        seconds[small] <= UNBELIEVABLE * seconds[large]
+        for small in seconds
+        for large in seconds
+        if small < large
+    )
 
 
 def _contexts(context_length: int | None) -> list[int]:
@@ -171,20 +211,22 @@ class _Rig:
             taken.append(self._clock() - started)
         return min(taken)
 
-    def round(self, size: int) -> float:
+    def round(self, size: int, hurry: bool) -> float:
         """Seconds of a round: of more rounds if some took much longer than others."""
-        taken = self._rounds(size)
+        if hurry:
+            return median(self._rounds(size, 1))
+        taken = self._rounds(size, ROUNDS)
         patient = self._clock() - self._begun < PATIENCE
         if patient and max(taken) > UNSTEADY * min(taken):
-            taken += self._rounds(size) + self._rounds(size)
+            taken += self._rounds(size, 2 * ROUNDS)
         return median(taken)
 
-    def _rounds(self, size: int) -> list[float]:
+    def _rounds(self, size: int, count: int) -> list[float]:
         self._queue.submit(size)
         self._queue.submit(size)
         self._queue.read()
         read = [self._clock()]
-        for _ in range(ROUNDS):
+        for _ in range(count):
             self._queue.submit(size)
             self._queue.read()
             read.append(self._clock())

@@ -1,22 +1,12 @@
-"""What a round costs: a table of measured seconds, corrected by the rounds that follow, on disk."""
+"""What a round costs: a table of measured seconds, corrected by the rounds that follow."""
 
-import copy
-import hashlib
-import json
 import math
-import os
-import tempfile
-import warnings
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, Self
-
-from ..errors import UserError, os_reason
-from ..files import cache_dir, read_json_object
 
 GREEDY = "greedy"
 # A process's first round in a cell moves it by this share of the deviation, the next ones by 1/3,
@@ -38,10 +28,6 @@ UNKNOWN_ROUNDS = 5
 # Choosing a token in such a way is believed to take at most this share of a plain round more than
 # greedily: what rounds took beyond that, the machine was slower by.
 LARGEST_SURPLUS = 0.05
-# A table is written again when a time in it, or the acceptance, has moved by more than this share.
-MOVED = 0.05
-# The file's format; a file of another one is not read.
-FORMAT = 3
 
 
 @dataclass
@@ -57,6 +43,7 @@ class CostTable:
         drafts: block size to the seconds of the round's draft alone, at each context.
         verifies: block size to the seconds of the target's forward alone, at each context.
         acceptance: how likely a draft is accepted, over the texts so far; None before the first.
+        uncertain: whether the measurement contradicted itself; such a table is not to be stored.
     """
 
     contexts: list[int]
@@ -64,6 +51,7 @@ class CostTable:
     drafts: dict[int, list[float]] = field(default_factory=dict)
     verifies: dict[int, list[float]] = field(default_factory=dict)
     acceptance: float | None = None
+    uncertain: bool = field(default=False, compare=False)
     _rates: dict[tuple[str, int, int], float] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -253,70 +241,6 @@ class CostTable:
         )
 
 
-class CostFile:
-    """The file that keeps a pair's table from one process to the next.
-
-    What this process has read or written last is held, so that the file is read again only when
-    another process has replaced it.
-
-    Args:
-        key: all that the costs depend on.
-    """
-
-    def __init__(self, key: Mapping[str, Any]):
-        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-        self.path = cache_dir() / "costs" / f"{digest[:16]}.json"
-        self._key = key
-        self._known: CostTable | None = None
-        self._stamp: tuple[int, int] | None = None
-
-    def read(self) -> CostTable | None:
-        """The stored table; None if there is none, or what is there cannot be trusted."""
-        self._stamp = _stamp(self.path)
-        try:
-            content = read_json_object(self.path)
-            if content.get("format") != FORMAT or content.get("key") != self._key:
-                return None
-            table = CostTable.from_dict(content.get("table"))
-        except (UserError, ValueError):
-            return None
-        self._known = copy.deepcopy(table)
-        return table
-
-    def write(self, table: CostTable) -> None:
-        """Write the file, in one step; where that is not possible, warn and go on."""
-        self._known = copy.deepcopy(table)
-        content = {"format": FORMAT, "key": self._key, "table": table.to_dict()}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".writing-") as scratch:
-                written = Path(scratch) / self.path.name
-                written.write_text(json.dumps(content, indent=1) + "\n")
-                self._stamp = _stamp(written)
-                os.replace(written, self.path)
-        except OSError as error:
-            warnings.warn(
-                f"What rounds cost here cannot be stored in {self.path} "
-                f"({os_reason(error)}), so it will be measured again next time.",
-                stacklevel=2,
-            )
-
-    def update(self, table: CostTable) -> CostTable:
-        """Write what texts have taught ``table``, if it is news.
-
-        Returns:
-            ``table``, or what another process has written since: that is not overwritten.
-        """
-        if _stamp(self.path) == self._stamp:
-            if table.differs(self._known, MOVED):
-                self.write(table)
-            return table
-        theirs = self.read()
-        if theirs is None:
-            self.write(table)
-        return theirs or table
-
-
 def _share(block_size: int, other: int) -> float:
     """How much of a correction of one block size another one follows."""
     if block_size == other:
@@ -324,15 +248,6 @@ def _share(block_size: int, other: int) -> float:
     smaller, larger = sorted((block_size, other))
     # A plain round has no draft, so it is near to none.
     return SHARED if smaller == 1 else max(smaller / larger, SHARED)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells one writing of a file from another; None if there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
 
 
 def _by_size(content: Mapping[str, Any]) -> dict[int, list[float]]:

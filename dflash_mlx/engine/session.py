@@ -107,18 +107,19 @@ class Session:
                     if clock.tokens >= request.room:
                         break
         finally:
-            interrupt, handed_back = None, options.prompt_cache is None
-            while not handed_back:
+            interrupt, done = None, False
+            while not done:
                 try:
                     with uninterrupted():
-                        self._hand_back(queue, end + self.taken)
-                        handed_back = True
+                        if options.prompt_cache is not None:
+                            self._hand_back(queue, end + self.taken)
+                        sizes.finish()
+                        done = True
                 except KeyboardInterrupt as error:
                     # Before it was begun, or when it was done.
                     interrupt = error
             if interrupt is not None:
                 raise interrupt
-            sizes.finish()
 
     def _start(self) -> RoundQueue:
         """Prefill all of the prompt but its last token, which is the first round's anchor."""

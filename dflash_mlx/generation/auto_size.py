@@ -2,6 +2,7 @@
 
 import copy
 import os
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
@@ -13,11 +14,17 @@ from mlx_lm.generate import wired_limit
 from ..engine.block_size import BlockController, BlockSizes
 from ..engine.cache_options import largest_block
 from ..engine.calibration import calibrate
-from ..engine.costs import GREEDY, CostFile, CostTable
+from ..engine.cost_file import CostFile
+from ..engine.costs import GREEDY, CostTable
 from ..engine.request import AUTO, Request, RoundOptions
 from ..errors import UserError
 from ..files import fingerprint
 from ..loading.pair import Pair
+
+UNCERTAIN = (
+    "What rounds cost here is uncertain: the machine was busy while they were timed, so that times "
+    "contradict one another. They are not stored; `dflash-mlx tune` measures again."
+)
 
 
 def tune(
@@ -27,7 +34,8 @@ def tune(
 ) -> CostTable:
     """What rounds of this pair cost on this machine: known, stored, or measured and stored.
 
-    Generation with ``block_size="auto"`` asks for it by itself; the first time takes seconds.
+    Generation with ``block_size="auto"`` asks for it by itself; the first time takes seconds. If
+    times contradict one another, that is warned of, and they serve this pair but are not stored.
 
     Args:
         model: from :func:`dflash_mlx.load`, with a drafter.
@@ -48,7 +56,11 @@ def tune(
         with wired_limit(model.model):
             table = calibrate(model.target, model.drafter, largest, model.context_length, progress)
         mx.clear_cache()
-        file.write(table)
+        if table.uncertain:
+            warnings.warn(UNCERTAIN, stacklevel=2)
+            file = None
+        else:
+            file.write(table)
     model.costs, model.cost_file = table, file
     return table
 

@@ -9,7 +9,8 @@ import mlx.nn as nn
 
 from ..cache.prompt import PromptCache
 from ..drafter.proposal import Drafting
-from ..engine.costs import CostFile, CostTable
+from ..engine.cost_file import CostFile
+from ..engine.costs import CostTable
 from ..target.stock import PlainTarget
 from ..target.target import Target
 

@@ -8,12 +8,12 @@ from support.folders import save_drafter, save_target
 
 from dflash_mlx.cli import tune as command
 from dflash_mlx.cli.main import main
-from dflash_mlx.engine import costs
+from dflash_mlx.engine import calibration, cost_file
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(costs, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cost_file, "cache_dir", lambda: tmp_path / "cache")
     # On a busy machine a progress bar would come at any time.
     monkeypatch.setattr(command, "PATIENCE", 1e9)
     return tmp_path / "cache" / "costs"
@@ -48,6 +48,16 @@ def test_table_is_printed_and_stored(pair, place, capsys):
     assert err == ""
 
 
+def test_what_is_not_believable_is_not_stored(pair, place, capsys, monkeypatch):
+    """Here, nothing is."""
+    monkeypatch.setattr(calibration, "UNBELIEVABLE", 0.0)
+    with pytest.warns(UserWarning, match="uncertain"):
+        assert main(["tune", *pair]) == 0
+    out = capsys.readouterr().out
+    assert "Milliseconds of a round" in out and "Stored" not in out
+    assert not list(place.rglob("*.json"))
+
+
 def test_what_could_not_be_stored_is_not_said_to_be(pair, place, capsys):
     place.parent.write_text("no folder")
     assert main(["tune", *pair]) == 0
@@ -66,10 +76,20 @@ def test_progress_is_shown_once_and_when_it_takes_long(quiet, pair, place, capsy
         assert place.exists() and shown == (first and not quiet)
 
 
-@pytest.mark.parametrize("options", [["--no-draft"], ["--block-size", "4"]])
+@pytest.mark.parametrize(
+    "options", [["--no-draft"], ["--block-size", "4"], ["-m", "1"], ["-m", "0"]]
+)
 def test_nothing_is_measured_where_the_size_is_known(options, pair, place, capsys):
     assert main(["generate", *pair, "-p", "hello", "-m", "9", *options]) == 0
     assert not place.exists()
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_anything_is_measured(pair, place, capsys):
+    config = Path(pair[1]) / "config.json"
+    context = {"max_position_embeddings": 64}
+    config.write_text(json.dumps(json.loads(config.read_text()) | context))
+    assert main(["generate", *pair, "-p", "hello " * 20]) == 2
+    assert "context is 64" in capsys.readouterr().err and not place.exists()
 
 
 def test_tuning_needs_a_drafter(pair, place, capsys):

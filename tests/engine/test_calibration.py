@@ -30,7 +30,7 @@ def test_a_slow_machine_measures_fewer_sizes(largest, seconds, sizes, long_sizes
 
 
 @pytest.mark.parametrize("unevenness", [1, 2])
-@pytest.mark.parametrize("seconds", [0.25, 2.0])
+@pytest.mark.parametrize("seconds", [0.1, 0.25])
 def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness):
     now, rounds, drafts = 0.0, [], []
     with random_pair(tiny_model(), block_size=12) as pair:
@@ -60,6 +60,56 @@ def test_what_a_slow_machine_is_asked_for_is_bounded(seconds, unevenness):
     assert len(drafts) <= sum(size > 1 for size in rounds) + alone
     if unevenness == 1 and seconds < 1:
         assert now <= calibration.BUDGET + beside * seconds
+
+
+@pytest.mark.parametrize("begins", [20, 60, 150])
+def test_a_machine_that_gets_busy_does_not_take_for_ever(begins):
+    """From some forward on, each takes a hundred times as long as was planned for."""
+    now, forwards, seconds = 0.0, 0, 0.01
+    with random_pair(tiny_model(), block_size=16) as pair:
+        forward = pair.target.forward
+
+        def slow_forward(ids, caches):
+            nonlocal now, forwards
+            forwards += 1
+            now += seconds * (100 if forwards > begins else 1)
+            return forward(ids, caches)
+
+        pair.target.forward = slow_forward
+        table = calibrate(pair.target, pair.drafter, 16, clock=lambda: now)
+    assert {1, 2, 16} <= set(table.sizes)
+    assert all(len(cells) == 2 for cells in table.rounds["greedy"].values())
+    # What a table must have, in single rounds, and the size that was at it when the time was over.
+    needed = (3 + 1) * 3 * 2 + 2 * (3 * calibration.ROUNDS + 6) + 10
+    assert now <= calibration.TIME_LIMIT + needed * 100 * seconds
+
+
+BUSY = {
+    "steady": (lambda size, plain: 1.0, False),
+    "one hiccup": (lambda size, plain: 4.0 if size == 1 and 5 <= plain < 9 else 1.0, False),
+    "busy for the second half": (lambda size, plain: 1.0 if plain < 18 else 3.0, True),
+    "busy while small blocks were timed": (lambda size, plain: 2.5 if size == 3 else 1.0, True),
+}
+
+
+@pytest.mark.parametrize("case", BUSY)
+def test_times_that_contradict_one_another_are_uncertain(case, monkeypatch):
+    slower, uncertain = BUSY[case]
+    monkeypatch.setattr(calibration, "UNBELIEVABLE", 1.5)
+    now = plain = 0
+    with random_pair(tiny_model(), block_size=8) as pair:
+        forward = pair.target.forward
+
+        def timed_forward(ids, caches):
+            nonlocal now, plain
+            size = ids.shape[1]
+            plain += size == 1
+            now += 0.01 * (1 + 0.05 * size) * slower(size, plain)
+            return forward(ids, caches)
+
+        pair.target.forward = timed_forward
+        table = calibrate(pair.target, pair.drafter, 8, clock=lambda: now)
+    assert table.uncertain == uncertain
 
 
 def test_a_hiccup_during_one_time_of_plain_decoding_is_no_cost():

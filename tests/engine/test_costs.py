@@ -1,4 +1,4 @@
-"""The cost table: read between measured cells, corrected by rounds, and kept in a file."""
+"""The cost table: read between measured cells, and corrected by rounds."""
 
 import copy
 import json
@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from dflash_mlx.engine import costs as module
-from dflash_mlx.engine.costs import UNKNOWN_ROUNDS, CostFile, CostTable
+from dflash_mlx.engine.costs import UNKNOWN_ROUNDS, CostTable
 
 
 def table(acceptance=None):
@@ -207,47 +206,3 @@ def test_what_is_not_a_table_is_refused(damage):
     assert CostTable.from_dict(content) == table(0.4)
     with pytest.raises(ValueError):
         CostTable.from_dict(damage(content))
-
-
-@pytest.fixture
-def files(monkeypatch, tmp_path):
-    """The same file as two processes hold it, the first of which has written a table."""
-    monkeypatch.setattr(module, "cache_dir", lambda: tmp_path)
-    ours, theirs = CostFile({"a": 1}), CostFile({"a": 1})
-    assert ours.read() is None
-    ours.write(table())
-    assert theirs.read() == table()
-    return ours, theirs
-
-
-def test_only_news_are_written(files, monkeypatch):
-    ours, _ = files
-    before = ours.path.stat()
-    costs = table()
-    # Nothing is read where nobody else has written.
-    monkeypatch.setattr(module, "read_json_object", None)
-    costs.rounds["greedy"][2][0] *= 1.04
-    assert ours.update(costs) is costs and ours.path.stat() == before
-    # What moves slowly is written in the end.
-    costs.rounds["greedy"][2][0] *= 1.04
-    assert ours.update(costs) is costs
-    monkeypatch.undo()
-    assert CostFile.read(ours) == costs
-    assert not list(ours.path.parent.glob(".*"))
-
-
-def test_what_another_process_has_written_is_taken_over(files):
-    ours, theirs = files
-    other = repeat(table(), 20, 2, 500, 15.0)
-    assert theirs.update(other) is other
-    assert ours.update(repeat(table(), 20, 5, 500, 30.0)) == other
-    # It is ours from then on.
-    more = repeat(copy.deepcopy(other), 20, 5, 500, 30.0)
-    assert ours.update(more) is more
-    assert theirs.update(other) == more == ours.read()
-
-
-def test_a_file_that_was_removed_is_written_again(files):
-    ours, theirs = files
-    ours.path.unlink()
-    assert theirs.update(table()) == table() == ours.read()

@@ -1,9 +1,11 @@
 """``block_size="auto"``: the same text, sizes that pay, and costs that are kept."""
 
 import copy
+import dataclasses
 import functools
 import json
 import os
+import signal
 import warnings
 from importlib.metadata import version
 
@@ -18,7 +20,7 @@ from support.tokenizer import byte_tokenizer
 
 import dflash_mlx
 from dflash_mlx import UserError, stream_generate
-from dflash_mlx.engine import costs
+from dflash_mlx.engine import cost_file, session
 from dflash_mlx.engine.costs import CostTable
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.generation import auto_size
@@ -177,7 +179,7 @@ def folder(monkeypatch, tmp_path):
         calls.append(args)
         return made_up(CHEAP)
 
-    monkeypatch.setattr(costs, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(cost_file, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(auto_size, "calibrate", counted)
     return tmp_path, calls
 
@@ -246,6 +248,53 @@ def test_a_folder_that_cannot_be_written_is_warned_of(folder):
         assert tokens_of(respond(pair, TOKENIZER, prompt, 20, **AUTO)) == truth[:20]
 
 
+def test_uncertain_costs_are_said_to_be_and_not_stored(folder, monkeypatch):
+    """They serve the pair that they were measured for."""
+    _, calls = folder
+
+    def uncertain(*args):
+        calls.append(args)
+        return dataclasses.replace(made_up(CHEAP), uncertain=True)
+
+    monkeypatch.setattr(auto_size, "calibrate", uncertain)
+    prompt, truth = case()
+    for measured in (1, 2):
+        with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
+            with pytest.warns(UserWarning, match="uncertain"):
+                responses = respond(pair, TOKENIZER, prompt, N, **AUTO)
+            assert tokens_of(responses) == truth[:N] and responses[-1].statistics.auto
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                respond(pair, TOKENIZER, prompt, 20, **AUTO)
+            assert pair.costs.acceptance is not None and pair.cost_file is None
+        assert len(calls) == measured
+    assert not list(folder[0].rglob("*.json"))
+
+
+def test_what_an_interrupted_text_has_taught_is_kept(folder, monkeypatch):
+    """Whenever it comes: here, while the prompt cache is completed."""
+    prompt, truth = case()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGINT)
+        return hand_back(*args)
+
+    hand_back = session.hand_back
+    monkeypatch.setattr(session, "hand_back", interrupted)
+    try:
+        with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
+            options = {"prompt_cache": pair.make_prompt_cache(), **AUTO}
+            responses = stream_generate(pair, TOKENIZER, prompt, N, **options)
+            for _ in range(40):
+                next(responses)
+            with pytest.raises(KeyboardInterrupt):
+                responses.close()
+            assert pair.costs.acceptance is not None and pair.cost_file.read() == pair.costs
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_what_a_text_teaches_is_stored(folder):
     prompt, truth = case()
     with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
@@ -263,7 +312,7 @@ def test_models_are_identified_and_files_read_once(folder, monkeypatch):
     with oracle_pair(model(), prompt + truth, (7,), 8) as pair:
         dflash_mlx.tune(pair)
         monkeypatch.setattr(auto_size, "fingerprint", None)
-        monkeypatch.setattr(costs, "read_json_object", None)
+        monkeypatch.setattr(cost_file, "read_json_object", None)
         for _ in range(2):
             respond(pair, TOKENIZER, prompt, 30, **AUTO)
 
