@@ -51,10 +51,12 @@ def test_table_is_printed_and_stored(pair, place, capsys):
 def test_what_is_not_believable_is_not_stored(pair, place, capsys, monkeypatch):
     """Here, nothing is."""
     monkeypatch.setattr(calibration, "UNBELIEVABLE", 0.0)
-    with pytest.warns(UserWarning, match="uncertain"):
-        assert main(["tune", *pair]) == 0
-    out = capsys.readouterr().out
+    assert main(["tune", *pair]) == 0
+    out, err = capsys.readouterr()
     assert "Milliseconds of a round" in out and "Stored" not in out
+    assert err.count("\n") == 1 and "uncertain" in err
+    assert main(["generate", *pair, "-p", "hello", "-m", "9"]) == 0
+    assert capsys.readouterr().err.count("uncertain") == 1
     assert not list(place.rglob("*.json"))
 
 
