@@ -1,8 +1,9 @@
 """``dflash-mlx benchmark``: plain decoding, DFlash and mlx-lm side by side, in one process."""
 
 import argparse
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,9 @@ from .arguments import (
     number_list,
 )
 from .progress import Progress
+
+# Characters of a prompt or an answer in a report: the end of a prompt that was filled up.
+MOST_SHOWN = 4000
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -74,7 +78,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         type=Path,
         nargs=2,
         metavar=("A.json", "B.json"),
-        help="measure nothing; put two written reports side by side",
+        help="measure nothing; put two written reports side by side, and write that to the file "
+        "--output, if it is given",
     )
 
 
@@ -110,7 +115,11 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
     """
     if args.compare is not None:
         _refuse_others(parser, args)
-        print(compare(*map(Report.from_json, args.compare)))
+        compared = compare(*map(Report.from_json, args.compare), *map(str, args.compare))
+        print(compared)
+        if args.output is not None:
+            with replacing(Path(args.output).expanduser()) as partial:
+                partial.write_text(compared + "\n", encoding="utf-8")
         return 0
     prompts = chosen_prompts(args)
     options = _checked(args)
@@ -125,7 +134,12 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
             plan = Plan(usable, cases, args.repeats, args.max_tokens)
             report = _report(args, options, pair, plan, [*notes, *more, *refused])
             progress.expect(plan.runs)
-            failure = measure_all(plan, report.runs, progress.announce, progress.advance)
+            answers: dict[str, list[int]] = {}
+            told = progress.announce, progress.advance
+            try:
+                failure = measure_all(plan, report.runs, answers, *told)
+            finally:
+                report.texts = _texts(cases, answers, tokenizer)
             report.notes += [failure] if failure else []
     except KeyboardInterrupt:
         if report is None:
@@ -136,7 +150,8 @@ def run(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
 
 def _refuse_others(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     defaults = vars(parser.parse_args([]))
-    given = [n for n, value in defaults.items() if n != "compare" and getattr(args, n) != value]
+    others = defaults.keys() - {"compare", "output"}
+    given = [name for name in defaults if name in others and getattr(args, name) != defaults[name]]
     if given:
         raise UserError(
             f"--compare measures nothing, so --{given[0].replace('_', '-')} has no effect; "
@@ -233,9 +248,26 @@ def _report(
         "prompt_file": "bundled" if args.prompts is None else args.prompts.name,
         "contexts": args.context,
         "adapter_path": args.adapter_path,
+        "command": shlex.join(["dflash-mlx", *args.words]),
     }
     date, arms = datetime.now(UTC).isoformat(timespec="seconds"), [arm.name for arm in plan.arms]
     return Report(date, describe_machine(), models, settings, arms, plan.runs, notes)
+
+
+def _texts(
+    cases: Sequence[Case], answers: Mapping[str, list[int]], tokenizer: TokenizerWrapper
+) -> list[dict[str, str]]:
+    """Each prompt, as the target got it at the first length, and the answer to it."""
+    first = {case.prompt: case.tokens for case in reversed(cases)}
+
+    def text(tokens: list[int]) -> str:
+        whole = tokenizer.decode(tokens)
+        return whole if len(whole) <= MOST_SHOWN else f"… {whole[-MOST_SHOWN:]}"
+
+    return [
+        {"prompt": prompt, "question": text(first[prompt]), "answer": text(tokens)}
+        for prompt, tokens in answers.items()
+    ]
 
 
 def _write(report: Report, files: Sequence[Path]) -> None:

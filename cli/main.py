@@ -111,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if chosen is not None and chosen not in COMMANDS:
             parser.error(f"there is no command {chosen}{did_you_mean(chosen, COMMANDS)}")
         args = parser.parse_args(argv)
+        args.words = argv
         with _warnings_on_a_line():
             code = args.run(args)
         sys.stdout.flush()

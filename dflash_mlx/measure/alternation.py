@@ -66,13 +66,18 @@ def warm_up(
 
 
 def measure_all(
-    plan: Plan, runs: list[Run], announce: Callable[[str], None], advance: Callable[[], None]
+    plan: Plan,
+    runs: list[Run],
+    answers: dict[str, list[int]],
+    announce: Callable[[str], None],
+    advance: Callable[[], None],
 ) -> str | None:
     """Measure everything; what was measured stays in any case, and its texts are judged.
 
     Args:
         plan: what to measure.
         runs: gets what was measured.
+        answers: gets the tokens that plain decoding emitted first, by the prompt's id.
         announce: is told what is about to run.
         advance: is called after each run.
 
@@ -92,6 +97,8 @@ def measure_all(
                 run, tokens = measure(arm, case, plan.max_tokens, repeat)
                 texts.append(tokens)
                 runs.append(run)
+                if arm.name == PLAIN:
+                    answers.setdefault(case.prompt, tokens)
                 advance()
     # Memory that does not suffice, or what mlx-lm refuses in the midst of a text.
     except (MemoryError, RuntimeError, ValueError) as error:

@@ -4,17 +4,34 @@ from collections.abc import Iterable
 
 from .report import Report
 from .run import grouped
-from .summary import Spread, Summary, summarize
-from .tables import Table, as_text, context_name
+from .summary import Spread, Summary, repeat_spread, summarize
+from .tables import RATIO, TAU, UNSTEADY, Table, as_text, context_name, wrapped
+
+ALL = "all kinds"
 
 
-def compare(first: Report, second: Report) -> str:
-    """What differs between two benchmarks, as text: warnings, then a table."""
-    warnings = [f"Careful: {line}" for line in differences(first, second)]
+def compare(first: Report, second: Report, *names: str) -> str:
+    """What differs between two benchmarks, as text: which they are, warnings, then a table.
+
+    Args:
+        first: one of them.
+        second: the other.
+        names: what the two are called, such as their files.
+    """
+    sides = zip(("First", "Second"), names, (first, second), strict=True)
+    lines = [
+        f"{side}: {name}, {report.models['target']['name']}, {report.date}"
+        for side, name, report in sides
+    ]
+    for report, side in ((first, "first"), (second, "second")):
+        if (share := repeat_spread(report.runs)) is not None and share > UNSTEADY:
+            lines.append(f"Careful: repetitions of a prompt lie {share:.1%} apart in the {side}.")
+    lines += [f"Careful: {line}" for line in differences(first, second)]
+    heading = "\n".join(line for text in lines for line in wrapped(text))
     table = comparison(first, second)
     if not table.rows:
-        return "\n".join([*warnings, "The two reports have no arm, kind and length in common."])
-    return "\n\n".join(["\n".join(warnings), as_text(table)] if warnings else [as_text(table)])
+        return f"{heading}\n\nThe two reports have no arm, kind and length in common."
+    return f"{heading}\n\n{as_text(table)}"
 
 
 def differences(first: Report, second: Report) -> list[str]:
@@ -24,7 +41,8 @@ def differences(first: Report, second: Report) -> list[str]:
         found += _difference(name, first.machine.get(name), second.machine.get(name))
     for name in first.models:
         found += _difference(name, first.models[name], second.models.get(name))
-    for name in first.settings | second.settings:
+    # How it was asked for may differ where what was asked for does not.
+    for name in (first.settings | second.settings).keys() - {"command"}:
         found += _difference(name, first.settings.get(name), second.settings.get(name))
     for name, report in (("first", first), ("second", second)):
         if report.interrupted:
@@ -62,6 +80,14 @@ def comparison(first: Report, second: Report) -> Table:
         "second",
     )
     groups = [grouped(report.runs, "context", "kind") for report in (first, second)]
+    kinds = [key for key in groups[0] if key in groups[1]]
+    for context in {context: None for context, _ in kinds}:
+        # Of the kinds that both have.
+        both = [kind for length, kind in kinds if length == context]
+        if len(both) > 1:
+            for found in groups:
+                runs = [run for kind in both for run in found[context, kind]]
+                found[context, ALL] = runs
     rows = []
     for (context, kind), runs in groups[0].items():
         others = summarize(groups[1].get((context, kind), []), second.arms)
@@ -70,7 +96,7 @@ def comparison(first: Report, second: Report) -> Table:
             if summary.arm in by_arm:
                 name = f"{summary.arm}, {kind}, {context_name(context)}"
                 rows.append([name, *_cells(summary, by_arm[summary.arm])])
-    return Table("Decoding, first and second report", headers, rows)
+    return Table("Decoding, first and second report", headers, rows, f"{RATIO} {TAU}")
 
 
 def _cells(*sides: Summary) -> list[str]:

@@ -9,7 +9,7 @@ from .report import Report
 from .run import grouped
 from .summary import Spread, summarize
 from .svg import Series, bar_chart, line_chart
-from .tables import Table, context_name, heading, tables
+from .tables import ARMS, RATIO, Table, careful, context_name, heading, tables
 
 # The first is plain decoding's; the others follow in the order of arms or kinds, and then again.
 _LIGHT = "8a8984 2a78d6 eb6834 1baf7a eda100 e87ba4 008300 4a3aa7 e34948"
@@ -28,7 +28,10 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { text-align: right; padding: .3rem .7rem; border-bottom: 1px solid var(--rule);
   white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--soft); }
-figure { margin: 0; } svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; }
+figure { margin: 0; } svg { width: 100%; height: auto; font: 13px system-ui, sans-serif;
+  /* On a telephone, plots scroll: letters keep their size. */ min-width: 42rem; }
+.careful { border: 2px solid #c2571a; padding: .5rem .8rem; border-radius: 4px; color: var(--ink); }
+code, pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .87rem; }
 svg text { fill: var(--soft); } .grid { stroke: var(--rule); fill: none; }
 .reference { stroke: var(--ink); stroke-dasharray: 5 4; fill: none; }
 .whisker { stroke: var(--ink); opacity: .55; fill: none; } .line { fill: none; stroke-width: 2; }
@@ -41,16 +44,18 @@ svg text { fill: var(--soft); } .grid { stroke: var(--rule); fill: none; }
 
 def page(report: Report) -> str:
     """The whole report as an HTML document."""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in heading(report))
+    warning = careful(report)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in heading(report) if line != warning)
+    above = f'<p class="careful">{escape(warning)}</p>' if warning else ""
     figures = [draw(report) for draw in (_speedup, _speed_by_context, _acceptance, _rounds)]
-    body = [*filter(None, figures), *map(_table, tables(report))]
+    body = [*filter(None, figures), *map(_table, tables(report)), *_texts(report)]
     if not report.runs:
         body = ["<p>Nothing was measured.</p>"]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>dflash-mlx benchmark</title><style>{_style()}</style></head>\n"
-        f"<body><h1>dflash-mlx benchmark</h1><ul>{lines}</ul>\n"
+        f"<body><h1>dflash-mlx benchmark</h1>{above}<ul>{lines}</ul>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
@@ -86,7 +91,10 @@ def _speedup(report: Report) -> str:
     values = [[column.get(arm) for arm in arms] for column in found]
     series = [_series(report.arms)[arm] for arm in arms]
     chart = bar_chart(list(groups), series, values, "÷ plain", reference=1.0)
-    caption = "Bars are medians over prompts, whiskers reach from the least to the greatest."
+    caption = (
+        "Bars are medians over prompts, whiskers reach from the least to the greatest. "
+        f"{RATIO} The dashed line is plain decoding. {ARMS}"
+    )
     return _figure("Decoding speed against plain, by kind of text", series, chart, caption)
 
 
@@ -117,11 +125,11 @@ def _acceptance(report: Report) -> str:
     series, found = _series(report.arms), summarize(report.runs, report.arms)
     return _line_figure(
         "Acceptance by position",
-        "How often the draft at a position was accepted, mean over all generations.",
+        "How often the target agreed with the draft at a position of the block, if it was reached; "
+        "mean over all generations.",
         [(series[s.arm], list(enumerate(s.acceptance, 1))) for s in found],
         ("position", "accepted"),
         at_points=True,
-        least_high=1.0,
     )
 
 
@@ -135,14 +143,14 @@ def _rounds(report: Report) -> str:
     series = _series(list(kinds))
     return _line_figure(
         "Tokens per round over time",
-        f"{best}, the fastest drafting arm here; means over the prompts of a kind.",
+        f"{best}, the fastest drafting arm here; means over the prompts of a kind. A round is one "
+        "pass of the target.",
         [
             (series[kind], summary.tokens_per_round())
             for kind, runs in kinds.items()
             for summary in summarize(runs, [best])
         ],
         ("emitted tokens", "tokens a round"),
-        least_high=1.0,
     )
 
 
@@ -163,7 +171,8 @@ def _line_figure(
 def _figure(title: str, series: Sequence[Series], chart: str, caption: str) -> str:
     legend = "".join(f'<li><span class="f{s.colour}"></span>{escape(s.name)}</li>' for s in series)
     return (
-        f'<h2>{escape(title)}</h2><figure><ul class="legend">{legend}</ul>{chart}'
+        f'<h2>{escape(title)}</h2><figure><ul class="legend">{legend}</ul>'
+        f'<div class="wide">{chart}</div>'
         f"<figcaption><p>{escape(caption)}</p></figcaption></figure>"
     )
 
@@ -177,3 +186,16 @@ def _table(table: Table) -> str:
         f'<h2>{escape(table.title)}</h2><div class="wide"><table>{row(table.headers, "th")}'
         f"{''.join(row(cells, 'td') for cells in table.rows)}</table></div>{note}"
     )
+
+
+def _texts(report: Report) -> list[str]:
+    """Prompts and answers, folded in."""
+    if not report.texts:
+        return []
+    folded = [
+        f"<details><summary>{escape(text['prompt'])}</summary><h3>Prompt</h3>"
+        f"<pre>{escape(text['question'])}</pre><h3>Answer</h3><pre>{escape(text['answer'])}</pre>"
+        "</details>"
+        for text in report.texts
+    ]
+    return ["<h2>Prompts, and the answers of plain decoding</h2>", *folded]

@@ -11,7 +11,8 @@ from ..errors import UserError, os_reason
 from .run import Run
 
 FORMAT = "dflash-mlx benchmark"
-VERSION = 1
+# Reports of version 1 have no texts.
+VERSION = 2
 _SUFFIXES = (".json", ".md", ".html")
 
 
@@ -29,6 +30,7 @@ class Report:
         planned: how many runs were planned.
         notes: sentences on what was left out, and why.
         runs: what was measured, in order.
+        texts: prompts and plain's answers to them: ``prompt`` (its id), ``question``, ``answer``.
         format: marks the file as one of ours.
         version: of the format.
     """
@@ -41,6 +43,7 @@ class Report:
     planned: int
     notes: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    texts: list[dict[str, str]] = field(default_factory=list)
     format: str = FORMAT
     version: int = VERSION
 
@@ -68,10 +71,10 @@ class Report:
             raise UserError(f"{path} is not a JSON file of `dflash-mlx benchmark`.") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise UserError(f"{path} is not a report of `dflash-mlx benchmark`.")
-        if content.get("version") != VERSION:
+        if content.get("version") not in (1, VERSION):
             raise UserError(
                 f"{path} has version {content.get('version')} of the report's format; this "
-                f"dflash-mlx reads version {VERSION}."
+                f"dflash-mlx reads versions 1 and {VERSION}."
             )
         try:
             runs = [Run(**run) for run in content.pop("runs")]

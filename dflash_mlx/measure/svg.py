@@ -9,6 +9,8 @@ from .summary import Spread
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 14, 46
+# What a number of two decimals takes.
+LABEL_WIDTH = 30
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,11 @@ class Axis:
 
 
 def ticks(high: float, count: int = 5) -> list[float]:
-    """Round numbers from 0 to at least ``high``, about ``count`` steps apart."""
+    """Round numbers from 0 to at most ``high``, about ``count`` steps apart."""
     rough = (high or 1) / count
     scale = 10 ** math.floor(math.log10(rough))
     step = next(s * scale for s in (1, 2, 2.5, 5, 10) if s * scale >= rough * 0.999)
-    return [i * step for i in range(math.ceil(high / step - 1e-9) + 1)] or [0.0, step]
+    return [i * step for i in range(math.floor(high / step + 1e-9) + 1)]
 
 
 def bar_chart(
@@ -72,10 +74,12 @@ def bar_chart(
         reference: a value that a dashed line marks.
     """
     highs = [v.high for row in values for v in row if v is not None]
-    marks = ticks(max([*highs, reference or 0]))
-    y = Axis(0, marks[-1], HEIGHT - BOTTOM, TOP)
+    highest = max([*highs, reference or 0])
+    marks = ticks(highest)
     slot = (WIDTH - LEFT - RIGHT) / len(groups)
     width = min(slot * 0.8 / len(series), 46)
+    # Above the highest bar its value has room.
+    y = Axis(0, highest, HEIGHT - BOTTOM, TOP + (14 if width >= LABEL_WIDTH else 34))
     parts = [_grid(y, marks, y_label)]
     for i, (group, row) in enumerate(zip(groups, values, strict=True)):
         middle = LEFT + (i + 0.5) * slot
@@ -92,16 +96,25 @@ def bar_chart(
 
 def _bar(x: float, width: float, y: Axis, value: Spread, series: Series, group: str) -> str:
     top, middle = y(value.median), x + width / 2
-    label = f"{group}, {series.name}: {value.median:.2f} [{value.low:.2f}, {value.high:.2f}]"
+    title = f"{group}, {series.name}: {value.median:.2f} [{value.low:.2f}, {value.high:.2f}]"
     whisker = (
         f'<path class="whisker" d="M{middle:.1f} {y(value.low):.1f}V{y(value.high):.1f}"/>'
         if value.high > value.low
         else ""
     )
     return (
-        f'<g><title>{escape(label)}</title><rect class="f{series.colour}" x="{x + 1:.1f}" '
-        f'y="{top:.1f}" width="{width - 2:.1f}" height="{y.begin - top:.1f}" rx="2"/>{whisker}</g>'
+        f'<g><title>{escape(title)}</title><rect class="f{series.colour}" x="{x + 1:.1f}" '
+        f'y="{top:.1f}" width="{width - 2:.1f}" height="{y.begin - top:.1f}" rx="2"/>{whisker}'
+        f"{_value(middle, y(value.high) - 5, value.median, width)}</g>"
     )
+
+
+def _value(x: float, y: float, value: float, width: float) -> str:
+    """A bar's value above it, turned where the bar is narrower than the number."""
+    if width >= LABEL_WIDTH:
+        return _text(x, y, f"{value:.2f}", "middle")
+    x += 4
+    return _text(x, y, f"{value:.2f}", "start", f' transform="rotate(-90 {x:.1f} {y:.1f})"')
 
 
 def line_chart(
@@ -111,7 +124,6 @@ def line_chart(
     *,
     log_x: bool = False,
     at_points: bool = False,
-    least_high: float = 0.0,
 ) -> str:
     """Lines with a dot at each of their points.
 
@@ -122,13 +134,13 @@ def line_chart(
         log_x: whether the x axis is logarithmic.
         at_points: whether the x axis is labelled where there are points, and not at round numbers
             from 0 up.
-        least_high: a value that the y axis reaches at least.
     """
     xs = sorted({x for _, points in lines for x, _ in points})
-    y_marks = ticks(max([least_high, *(v for _, points in lines for _, v in points)]))
-    y = Axis(0, y_marks[-1], HEIGHT - BOTTOM, TOP)
+    highest = max(v for _, points in lines for _, v in points)
+    y_marks = ticks(highest)
+    y = Axis(0, highest or 1.0, HEIGHT - BOTTOM, TOP)
     marks = xs if at_points else ticks(xs[-1])
-    x = Axis(marks[0], max(xs[-1], marks[-1]), LEFT + 14, WIDTH - RIGHT - 14, log_x)
+    x = Axis(marks[0], xs[-1], LEFT + 14, WIDTH - RIGHT - 14, log_x)
     parts = [_grid(y, y_marks, y_label)]
     parts += [_text(x(mark), HEIGHT - BOTTOM + 18, f"{mark:g}", "middle") for mark in marks]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label, "middle"))

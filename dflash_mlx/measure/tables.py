@@ -1,5 +1,7 @@
 """A report as tables: the same ones in the terminal, in Markdown and on the page."""
 
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,9 @@ from .arms import PLAIN
 from .report import Report
 from .run import Run, grouped
 from .summary import Spread, Summary, repeat_spread, summarize
+
+# Repetitions that lie farther apart than this share are warned of.
+UNSTEADY = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,14 @@ def tables(report: Report) -> list[Table]:
     kinds, contexts = (grouped(report.runs, name) for name in ("kind", "context"))
     if len(kinds) > 1:
         drafting = [s.arm for s in summarize(report.runs, arms) if s.acceptance]
-        found.append(_by_column("÷ plain, by kind of text", arms, kinds, ratio))
-        found.append(_by_column("τ, by kind of text", drafting, kinds, _tau))
+        found.append(_by_column("÷ plain, by kind of text", arms, kinds, ratio, RATIO))
+        found.append(_by_column("τ, by kind of text", drafting, kinds, _tau, TAU))
     if len(contexts) > 1:
         columns = {context_name(context): runs for context, runs in contexts.items()}
         speed, by_length = _OVERALL["decode tok/s"], "by length of the prompt"
-        found.append(_by_column(f"÷ plain, {by_length}", arms, columns, ratio))
-        found.append(_by_column(f"Decode tok/s, {by_length}", arms, columns, speed))
+        found.append(_by_column(f"÷ plain, {by_length}", arms, columns, ratio, RATIO))
+        note = "Tokens a second after the first round."
+        found.append(_by_column(f"Decode tok/s, {by_length}", arms, columns, speed, note))
     found += [_acceptance(report), _block_sizes(report)]
     return [table for table in found if table.rows]
 
@@ -76,24 +82,44 @@ _OVERALL: dict[str, Cell] = {
 }
 
 
+ARMS = (
+    "An arm is a way of generating: plain is without a drafter, block N drafts in blocks of N "
+    "tokens, block auto chooses for each round, mlx-lm is that library itself."
+)
+RATIO = "÷ plain is the speed of decoding divided by plain's on the same prompt."
+TAU = "τ is the mean number of tokens that one pass of the target emits."
+
+
 def _overall(report: Report) -> Table:
     summaries = summarize(report.runs, report.arms)
     rows = [[s.arm, *(cell(s) for cell in _OVERALL.values())] for s in summaries]
     note = (
-        "Median over prompts [least, greatest]; each prompt is the median of its repetitions. "
-        "÷ plain compares decoding on the same prompt. Peak GB counts everything loaded here, on "
-        "top GB only what generating adds."
+        f"{ARMS} Numbers are medians over prompts [least, greatest]; each prompt is the median of "
+        f"its repetitions. {RATIO} {TAU} Peak GB counts everything loaded here, on top GB "
+        "only what generating adds to it. Plain's text says whether an arm wrote what plain "
+        "wrote; - where it need not."
     )
     if (share := repeat_spread(report.runs)) is not None:
         note += f" Repetitions of a prompt lie {share:.1%} apart (median)."
     return Table("All prompts", ["arm", *_OVERALL], rows, note)
 
 
-def _by_column(title: str, arms: Sequence[str], columns: Columns, cell: Cell) -> Table:
+def careful(report: Report) -> str:
+    """A sentence where repetitions disagree so much that the numbers mean little, or nothing."""
+    share = repeat_spread(report.runs)
+    if share is None or share <= UNSTEADY:
+        return ""
+    return (
+        f"Careful: repetitions of one prompt lie {share:.1%} apart (median), so smaller "
+        "differences mean nothing here. The machine was probably busy; measure again when idle."
+    )
+
+
+def _by_column(title: str, arms: Sequence[str], columns: Columns, cell: Cell, note: str) -> Table:
     found = [{s.arm: cell(s) for s in summarize(runs, arms)} for runs in columns.values()]
     arms = [arm for arm in arms if any(arm in column for column in found)]
     rows = [[arm, *(column.get(arm, "-") for column in found)] for arm in arms]
-    return Table(title, ["arm", *columns], rows)
+    return Table(title, ["arm", *columns], rows, note)
 
 
 def _acceptance(report: Report) -> Table:
@@ -102,7 +128,10 @@ def _acceptance(report: Report) -> Table:
     rows = [[s.arm, *(f"{rate:.2f}" for rate in s.acceptance)] for s in found]
     rows = [row + ["-"] * (1 + longest - len(row)) for row in rows]
     headers = ["arm", *map(str, range(1, longest + 1))]
-    return Table("Accepted drafts, by position in the block", headers, rows)
+    note = (
+        "How often the target agreed with the draft at a position, of the rounds that reached it."
+    )
+    return Table("Accepted drafts, by position in the block", headers, rows, note)
 
 
 def _block_sizes(report: Report) -> Table:
@@ -117,7 +146,8 @@ def _block_sizes(report: Report) -> Table:
         [arm, *(f"{found[size] / found.total():.0%}" for size in sizes)]
         for arm, found in counts.items()
     ]
-    return Table("Share of rounds, by block size", ["arm", *sizes], rows)
+    note = "A block is what one pass of the target checks: a token and its drafts; 1 is plain."
+    return Table("Share of rounds, by block size", ["arm", *sizes], rows, note)
 
 
 def context_name(context: int) -> str:
@@ -142,7 +172,10 @@ def heading(report: Report) -> list[str]:
         "Drafter": report.models["drafter"],
         "Draft model for mlx-lm": report.models["mlx_lm_draft_model"],
     }
-    lines = [f"{title}: {_model(model)}" for title, model in names.items() if model]
+    lines = [line] if (line := careful(report)) else []
+    lines += [f"{title}: {_model(model)}" for title, model in names.items() if model]
+    if command := settings.get("command"):
+        lines.append(f"Command: {command}")
     lines += [
         f"{settings['choice']}; prompts: {settings['prompts']}, repetitions: "
         f"{settings['repeats']}, tokens at most: {settings['max_tokens']}; {report.date}",
@@ -162,7 +195,7 @@ def _model(model: dict[str, Any]) -> str:
 
 
 def as_text(table: Table) -> str:
-    """The table for a terminal, in columns."""
+    """The table for a terminal, in columns, and its note as wide as the terminal."""
     grid = [list(table.headers), *map(list, table.rows)]
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     lines = [
@@ -172,7 +205,13 @@ def as_text(table: Table) -> str:
         ).rstrip()
         for row in grid
     ]
-    return "\n".join([table.title, *lines, *([table.note] if table.note else [])])
+    return "\n".join([table.title, *lines, *wrapped(table.note)])
+
+
+def wrapped(text: str) -> list[str]:
+    """The text in lines as wide as the terminal, broken between words."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def as_markdown(table: Table) -> str:
@@ -184,7 +223,8 @@ def as_markdown(table: Table) -> str:
 
 def text_report(report: Report) -> str:
     """The whole report for a terminal."""
-    return "\n\n".join(["\n".join(heading(report)), *map(as_text, tables(report))])
+    lines = [line for text in heading(report) for line in wrapped(text)]
+    return "\n\n".join(["\n".join(lines), *map(as_text, tables(report))])
 
 
 def markdown_report(report: Report) -> str:

@@ -83,12 +83,16 @@ def test_what_was_measured_before_an_end_is_kept(kind, pair, capsys, tmp_path, m
     options = ("--block-sizes", "4", "--repeats", "2", "--output", tmp_path / "r")
     code, out, err = run(capsys, *pair, *QUICK, *options)
     assert "Interrupted: 4 of 6 runs" in out and "block 4" in out and "Traceback" not in err
-    notes = [line for line in out.splitlines() if "Unable to allocate 9 bytes" in line]
+    said = " ".join(out.split())
+    notes = said.count("Unable to allocate 9 bytes")
     if kind is KeyboardInterrupt:
-        assert (code, notes) == (130, [])
+        assert (code, notes) == (130, 0)
     else:
-        assert code == 1 and len(notes) == 1 and "code-1, 2 of 2" in notes[0]
+        assert (code, notes) == (1, 1) and "code-1, 2 of 2" in said
     report = json.loads((tmp_path / "r.json").read_text())
+    (text,) = report["texts"]
+    assert text["prompt"] == "code-1" and text["question"] and text["answer"]
+    assert report["settings"]["command"].startswith("dflash-mlx benchmark --model")
     assert len(report["runs"]) == 4 and all(run["same_text"] for run in report["runs"])
     assert "Interrupted" in (tmp_path / "r.html").read_text()
 
@@ -141,6 +145,8 @@ def test_compare(capsys, tmp_path):
     code, out, err = run(capsys, "--compare", tmp_path / "a.json", Path(__file__))
     assert code == 2 and err.count("\n") == 1 and "test_cli_benchmark.py" in err
     both = ("--compare", tmp_path / "a.json", tmp_path / "a.json")
+    code, out, err = run(capsys, *both, "--output", tmp_path / "both.txt")
+    assert code == 0 and (tmp_path / "both.txt").read_text() == out
     code, out, err = run(capsys, *both, "--max-tokens", "9")
     assert code == 2 and "--max-tokens" in err
 

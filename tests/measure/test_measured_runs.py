@@ -92,9 +92,11 @@ def test_loop_judges_texts_and_counts_runs():
         arms, notes = warm_up(arms_of(pair, 2, 4), cases, seen.append)
         assert [arm.name for arm in arms] == ["plain", "block 2", "block 4", "mlx-lm"]
         plan = Plan(arms, cases, repeats=2, max_tokens=12)
-        failure = measure_all(plan, runs, seen.append, lambda: seen.append("done"))
+        answers = {}
+        failure = measure_all(plan, runs, answers, seen.append, lambda: seen.append("done"))
     assert notes == [] and failure is None and len(runs) == plan.runs == 16 == seen.count("done")
     assert all(run.same_text and run.differs_at is None for run in runs)
+    assert list(answers) == ["a", "b"] and answers["a"] == truth[9:21]
     assert {(r.arm, r.prompt, r.repeat) for r in runs} == set(
         itertools.product([arm.name for arm in arms], "ab", range(2))
     )

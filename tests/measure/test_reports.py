@@ -1,7 +1,9 @@
 """From runs to medians, tables, files, a page and a comparison."""
 
 import dataclasses
+import itertools
 import json
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -12,6 +14,7 @@ from dflash_mlx.measure.compare import compare, differences
 from dflash_mlx.measure.page import page
 from dflash_mlx.measure.report import Report, report_files
 from dflash_mlx.measure.summary import Spread, repeat_spread, summarize
+from dflash_mlx.measure.svg import Series, bar_chart, ticks
 from dflash_mlx.measure.tables import as_markdown, as_text, markdown_report, tables, text_report
 
 
@@ -103,7 +106,7 @@ def test_file_is_read_back_as_it_was(tmp_path):
     assert Report.from_json(files[0]) == report
 
 
-REPORT_KEYS = "format version date machine models settings arms planned notes runs"
+REPORT_KEYS = "format version date machine models settings arms planned notes runs texts"
 RUN_KEYS = (
     "arm prompt kind context repeat prompt_tokens tokens finish_reason seconds "
     "first_token_seconds prompt_tps decode_tps reported_prompt_tps reported_decode_tps "
@@ -114,7 +117,7 @@ RUN_KEYS = (
 def test_json_keeps_its_form():
     """Other programs read this; a change needs a new version of the format."""
     content = json.loads(made_report().to_json())
-    assert (content["format"], content["version"]) == ("dflash-mlx benchmark", 1)
+    assert (content["format"], content["version"]) == ("dflash-mlx benchmark", 2)
     assert set(content) == set(REPORT_KEYS.split())
     assert set(content["runs"][0]) == set(RUN_KEYS.split())
 
@@ -196,6 +199,79 @@ def test_page_stands_alone():
         assert label in text
 
 
+def unsteady(speed):
+    """A report whose repetitions of one prompt are so many tokens a second apart."""
+    runs = [
+        dataclasses.replace(run, repeat=i, decode_tps=run.decode_tps + i * speed)
+        for run in made_report().runs
+        for i in range(2)
+    ]
+    return made_report(runs=runs, planned=len(runs))
+
+
+@pytest.mark.parametrize(("speed", "warned"), [(0.1, False), (9.0, True)])
+def test_repetitions_that_disagree_are_warned_of_above_all_numbers(speed, warned):
+    report = unsteady(speed)
+    texts = text_report(report), markdown_report(report), page(report)
+    for text in texts:
+        numbers = text.index("block 3")
+        assert ("Careful: repetitions" in text[:numbers]) == warned
+    careful = [text for text in Page(texts[2]).texts if text.startswith("Careful")]
+    assert len(careful) == warned
+    assert ("Careful: repetitions" in compare(made_report(), report, "a", "b")) == warned
+
+
+def test_page_for_a_telephone_and_for_a_stranger():
+    report = made_report(texts=[{"prompt": "code-1", "question": "Why <b>?", "answer": "So."}])
+    report.settings["command"] = "dflash-mlx benchmark --repeats 1"
+    text = page(report)
+    # Plots and tables scroll in boxes of their own, and plots keep their size.
+    assert text.count('<div class="wide"><svg') == 4 and "min-width: 42rem" in text
+    assert text.count('<div class="wide"><table') == 6
+    for said in ("dflash-mlx benchmark --repeats 1", "Why <b>?", "So.", "code-1", "2.00", "0.50"):
+        assert said in Page(text).texts or any(said in found for found in Page(text).texts)
+    assert text.count("<details>") == 1 and "<details open" not in text
+    for word in ("An arm is", "÷ plain is", "τ is", "on top GB only", "text says whether"):
+        assert word in text and word in " ".join(text_report(report).split())
+        assert word in markdown_report(report)
+
+
+@pytest.mark.parametrize(("count", "turned"), [(2, False), (9, True)])
+def test_values_above_bars_do_not_run_into_one_another(count, turned):
+    series = [Series(f"block {i}", "1") for i in range(count)]
+    spread = Spread(1.69, 1.5, 1.8)
+    chart = bar_chart(["a", "b", "c"], series, [[spread] * count] * 3, "÷ plain")
+    labels = re.findall(r"<text ([^>]*)>1\.69</text>", chart)
+    assert len(labels) == 3 * count
+    places = [float(re.search(r'\bx="([0-9.]+)"', label)[1]) for label in labels]
+    # Letters of 13 pixels are about 7 wide.
+    room = 13 if turned else 4 * 7
+    assert all(b - a >= room for a, b in itertools.pairwise(places))
+    assert all(("rotate" in label) == turned for label in labels)
+
+
+@pytest.mark.parametrize("high", [0.07, 0.9, 1.0, 1.69, 7.3, 20, 1234])
+def test_axes_end_with_the_data(high):
+    marks = ticks(high)
+    assert marks[0] == 0 and 3 <= len(marks) <= 11 and marks == sorted(marks)
+    assert high * 0.7 < marks[-1] <= high * 1.0001
+
+
+def test_lines_are_broken_between_words(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    report = made_report(notes=["A " + "long " * 30 + "note."])
+    lines = text_report(report).split("\n")
+    prose = [line for line in lines if "  " not in line]
+    assert max(map(len, prose)) <= 60 and "long note." in text_report(report)
+
+
+def test_reports_of_the_version_before_are_read(tmp_path):
+    content = json.loads(made_report().to_json()) | {"version": 1}
+    del content["texts"]
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert Report.from_json(tmp_path / "a.json").texts == []
+
+
 def test_page_of_little_or_nothing():
     assert "Nothing was measured" in "".join(Page(page(made_report(runs=[]))).texts)
     assert tables(made_report(runs=[])) == []
@@ -212,9 +288,13 @@ def test_comparison_puts_equal_arms_side_by_side():
         for run in second.runs
         if run.context == 0
     ]
-    text = compare(first, second)
+    text = compare(first, second, "a.json", "b.json")
     (row,) = (line for line in text.splitlines() if line.startswith("block 3, code"))
     assert row.split()[-7:] == ["20.0", "40.0", "2.00", "2.00", "2.00", "2.00", "2.00"]
+    # Medians over the prompts of both kinds.
+    (row,) = (line for line in text.splitlines() if line.startswith("block 3, all kinds"))
+    assert row.split()[-7:] == ["12.5", "25.0", "2.00", "1.25", "1.25", "2.00", "2.00"]
+    assert "First: a.json, org/target, 2000" in text and "Second: b.json, org/target" in text
     assert "100 tokens" not in text
     assert "interrupted after 4 of 8" in text and text.count("Careful") == 1
 
@@ -228,9 +308,11 @@ def test_comparison_names_what_else_differs():
     assert "chip is a chip in the first and another in the second" in found
     assert "versions mlx is 1 in the first and 9 in the second" in found
     assert "max tokens is 11" in found and "drafter is" in found
+    first.settings["command"], second.settings["command"] = "a", "b"
+    assert found == "\n".join(differences(first, second))
     assert found.count("\n") == 3 and differences(first, first) == []
 
 
 def test_comparison_of_nothing_in_common():
     other = made_report(runs=[made_run("block 9", "poetry-1")], planned=1)
-    assert "no arm, kind and length in common" in compare(made_report(), other)
+    assert "no arm, kind and length in common" in compare(made_report(), other, "a", "b")
