@@ -5,6 +5,16 @@ from pathlib import Path
 
 from ..errors import UserError
 
+# What mlx-lm's command has and this one has not.
+_DEQUANTIZE = "is --export z-lab here, which writes a drafter unquantized."
+_MLX_LM_FLAGS = {
+    "-d": _DEQUANTIZE,
+    "--dequantize": _DEQUANTIZE,
+    "--q-mode": "is not there: -q quantizes as mlx-lm's affine mode does, the only one written.",
+    "--quant-predicate": "is not there: -q quantizes every layer alike.",
+    "--trust-remote-code": "is not needed: nothing from a drafter's checkpoint is executed.",
+}
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``convert`` command."""
@@ -18,6 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--hf-path",
+        "--model",
         required=True,
         help="the checkpoint: a Hugging Face id such as z-lab/Qwen3-4B-DFlash-b16, or a folder; "
         "with --export, the folder to write, which must not exist, or be empty",
@@ -88,6 +99,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="upload what was written to this Hugging Face id, when it is complete",
     )
     parser.set_defaults(run=run)
+    parser.not_ours = _MLX_LM_FLAGS
 
 
 def run(args: argparse.Namespace) -> int:

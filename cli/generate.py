@@ -26,6 +26,19 @@ from .arguments import (
 from .progress import Steps
 from .tune import tuning_progress
 
+# What mlx-lm's command has and this one has not.
+_MLX_LM_FLAGS = {
+    "--num-draft-tokens": "is --block-size here, which counts the last token of the text as well: "
+    "--num-draft-tokens 3 is --block-size 4.",
+    "--use-default-chat-template": "does nothing in mlx-lm either: the tokenizer's own chat "
+    "template is used. Leave it out.",
+    "--prompt-cache-file": "is not read by this command; in Python, load_prompt_cache of "
+    "mlx_lm.models.cache reads such a file for the prompt_cache of stream_generate.",
+    "--quantize-activations": "is not supported: only weights and the cache may be quantized.",
+    "-qa": "is not supported: only weights and the cache may be quantized.",
+    "--image": "is not supported: prompts are text.",
+}
+
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``generate`` command."""
@@ -41,6 +54,18 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     _add_prompt_options(parser.add_argument_group("prompt"))
     add_options(parser, Options)
     parser.add_argument("--quiet", action="store_true", help="print the text alone")
+    parser.add_argument(
+        "--verbose",
+        type=_yes_or_no,
+        nargs="?",
+        const=True,
+        help="say also which way the drafter's kernels run; False is --quiet, as in mlx-lm",
+    )
+    parser.not_ours = _MLX_LM_FLAGS
+
+
+def _yes_or_no(text: str) -> bool:
+    return text.lower() not in ("false", "f")
 
 
 def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
@@ -55,9 +80,11 @@ def _add_prompt_options(group: argparse._ArgumentGroup) -> None:
     add_template_option(group)
     group.add_argument(
         "--extra-eos-token",
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
-        help="a further token, or its id, that ends the text; repeatable",
+        metavar="TOKEN",
+        help="further tokens, or their ids, that end the text",
     )
 
 
@@ -75,6 +102,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("The prompt is not valid UTF-8 text.")
     if not prompt.strip():
         raise UserError("The prompt is empty; give some text.")
+    if not args.draft and (args.draft_model or args.draft_revision):
+        raise UserError(
+            "--no-draft decodes plainly, without --draft-model and --draft-revision; leave out "
+            "the one or the others."
+        )
+    args.quiet = args.quiet or args.verbose is False
     options = generation_options(args)
     model, tokenizer = load_pair(args, draft=args.draft, quiet=args.quiet)
     for token in args.extra_eos_token:
@@ -85,15 +118,18 @@ def run(args: argparse.Namespace) -> int:
     tokens = _prompt_tokens(tokenizer, prompt, args)
     progress = Steps("Prompt", "tok", more_than=args.prefill_step_size)
     options = replace(options, prompt_progress_callback=progress)
+    if options.excludes:
+        spared = [*tokenizer.encode("\n", add_special_tokens=False), *tokenizer.eos_token_ids]
+        options = replace(options, xtc_special_tokens=spared)
     # What is wrong with the prompt is found here, before anything is measured for it.
     responses = stream_generate(model, tokenizer, tokens, **vars(options))
     drafts = args.draft and model.drafter is not None and args.max_tokens not in (0, 1)
     if args.block_size == AUTO and drafts:
         tune(model, tuning_progress(shown=not args.quiet))
-    return _print(responses, args.quiet)
+    return _print(responses, args.quiet, bool(args.verbose))
 
 
-def _print(responses: Iterator[GenerationResponse], quiet: bool) -> int:
+def _print(responses: Iterator[GenerationResponse], quiet: bool, verbose: bool) -> int:
     code, last = 0, None
     with _warnings_afterwards():
         try:
@@ -106,7 +142,7 @@ def _print(responses: Iterator[GenerationResponse], quiet: bool) -> int:
         print(flush=True)
     if not quiet:
         print("=" * 10)
-        print(report(last) if last else "Interrupted before the first token.")
+        print(report(last, verbose) if last else "Interrupted before the first token.")
     return code
 
 

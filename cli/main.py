@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import takewhile
@@ -45,6 +45,8 @@ class _CommandParser(_Parser):
     """Of one command; what it does not know is its own mistake, and is told before all others."""
 
     arguments = "[options]"
+    # Flags of mlx-lm's command of that name, with what to know of each.
+    not_ours: Mapping[str, str] = {}
 
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -52,6 +54,9 @@ class _CommandParser(_Parser):
         flags = [flag for action in self._actions for flag in action.option_strings]
         # argparse takes a word with a space in it for a value, and none behind -- for a flag.
         for word in takewhile(lambda word: word != "--", args or ()):
+            name = word.partition("=")[0]
+            if name in self.not_ours:
+                self.error(f"mlx-lm's {name} {self.not_ours[name]}")
             flag = word.partition("=")[0] if word.startswith("--") and " " not in word else ""
             if not any(known.startswith(flag) for known in flags):
                 self.error(f"{self.prog} has no option {flag}{did_you_mean(flag, flags)}")

@@ -35,7 +35,7 @@ def accept_by_rejection(
         drafts: ``[B, n - 1]``, drawn from ``q``.
         q: ``[B, n - 1, vocab]``, exactly the distribution that the drafts were drawn from.
         p: ``[B, n, vocab]``, the target's.
-        seeds: ``[B, 3]``, one a purpose.
+        seeds: ``[B, 4]``, one a purpose.
         positions: ``[B, n]``, of the tokens to choose.
 
     Returns:

@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from ..drafter.proposal import Proposal
 from .accept import accept_by_rejection, accept_equal
-from .noise import DRAFT, TARGET, gumbel, row_seeds
+from .noise import DRAFT, EXCLUDE, TARGET, gumbel, row_seeds, uniform
 from .penalties import Penalties
 from .sampling import Sampling
 from .state import State
@@ -99,10 +99,11 @@ class Chooser:
         logits = proposal.logits
         if not self._draws:
             return Draft(proposal.follow(mx.argmax(logits, axis=-1), logits)[0])
-        scores = self.sampling.scores(logits.astype(mx.float32))
         n = logits.shape[1]
+        positions = _positions(state, n + 1)
+        scores = self._scores(logits, positions[:, :n], proposal)
         purpose = DRAFT if self._rejects else TARGET
-        noise = gumbel(self._seeds[:, purpose], _positions(state, n + 1), proposal.vocab)
+        noise = gumbel(self._seeds[:, purpose], positions, proposal.vocab)
         choice = mx.argmax(scores + proposal.pick(noise[:, :n]), axis=-1)
         tokens, scores = proposal.follow(choice, scores)
         return Draft(tokens, scores) if self._rejects else Draft(tokens, noise=noise)
@@ -158,7 +159,7 @@ class Chooser:
             logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
         if draft.scores is not None:
-            p = mx.softmax(self.sampling.scores(logits.astype(mx.float32)), axis=-1)
+            p = mx.softmax(self._scores(logits, positions), axis=-1)
             q = mx.softmax(draft.scores, axis=-1)
             chosen, accepted = accept_by_rejection(draft.tokens, q, p, self._seeds, positions)
         else:
@@ -182,7 +183,26 @@ class Chooser:
             return mx.argmax(logits, axis=-1)
         if noise is None:
             noise = gumbel(self._seeds[:, TARGET], positions, logits.shape[-1])
-        return mx.argmax(self.sampling.scores(logits.astype(mx.float32)) + noise, axis=-1)
+        return mx.argmax(self._scores(logits, positions) + noise, axis=-1)
+
+    def _scores(
+        self, logits: mx.array, positions: mx.array, proposal: Proposal | None = None
+    ) -> mx.array:
+        """As :meth:`Sampling.scores`, for the tokens at ``positions [B, n]``.
+
+        Whether XTC is applied is drawn by the position as well, once for draft and target.
+        """
+        logits, luck, special = logits.astype(mx.float32), None, None
+        if self.sampling.excludes:
+            luck = uniform(self._seeds[:, EXCLUDE], positions)
+            luck = mx.expand_dims(luck, list(range(2, logits.ndim)))
+        if self.sampling.excludes and self.sampling.xtc_special_tokens:
+            vocab = logits.shape[-1] if proposal is None else proposal.vocab
+            ids = mx.array(self.sampling.xtc_special_tokens)
+            special = mx.any(mx.arange(vocab)[:, None] == ids, axis=-1)
+            special = mx.broadcast_to(special, (*positions.shape, vocab))
+            special = special if proposal is None else proposal.pick(special)
+        return self.sampling.scores(logits, luck, special)
 
 
 def _positions(state: State, n: int) -> mx.array:

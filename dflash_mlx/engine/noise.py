@@ -7,15 +7,15 @@ block size, nor on which round emits it.
 import mlx.core as mx
 
 # Purposes: independent streams at one position.
-TARGET, DRAFT, ACCEPT = range(3)
+TARGET, DRAFT, ACCEPT, EXCLUDE = range(4)
 
 
 def row_seeds(seed: int | None, batch: int) -> mx.array:
-    """One uint32 seed a batch row and purpose, ``[B, 3]``, from one seed; None stands for 0."""
+    """One uint32 seed a batch row and purpose, ``[B, 4]``, from one seed; None stands for 0."""
     base = mx.random.split(mx.random.key(seed or 0))[0, 0]
-    index = mx.arange(batch * 3, dtype=mx.uint32)
+    index = mx.arange(batch * 4, dtype=mx.uint32)
     keys = mx.stack([mx.broadcast_to(base, index.shape), index], axis=-1)
-    return mx.vmap(lambda key: mx.random.split(key)[0, 0])(keys).reshape(batch, 3)
+    return mx.vmap(lambda key: mx.random.split(key)[0, 0])(keys).reshape(batch, 4)
 
 
 def _keys(seeds: mx.array, positions: mx.array) -> mx.array:

@@ -1,8 +1,10 @@
 """A table of options: a dataclass that checks its values, and of which the flags are made."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Real
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ..errors import UserError
@@ -36,12 +38,23 @@ class OptionTable:
             kinds, value = get_args(hints[f.name]) or (hints[f.name],), getattr(self, f.name)
             if "help" not in f.metadata or (value is None and type(None) in kinds):
                 continue
+            _check_kind(f.name, value, kinds)
             if kinds[0] in (int, float) and str not in kinds:
                 _check_number(f.name, value, kinds[0], f.metadata)
             choices = f.metadata.get("choices")
             if choices is not None and value not in choices:
                 names = ", ".join(map(str, choices))
                 raise UserError(f"`{f.name}` must be one of {names}, not {value!r}.")
+
+
+def _check_kind(name: str, value: Any, kinds: Sequence[Any]) -> None:
+    """A bool is a number to Python and any word is true, so both are taken for what they are."""
+    if isinstance(value, bool) and bool not in kinds:
+        raise UserError(f"`{name}` cannot be {value}.")
+    wanted = {bool: "True or False", str: "a text", Path: "a path"}.get(kinds[0])
+    plain = all(isinstance(kind, type) for kind in kinds)
+    if wanted is not None and plain and not isinstance(value, kinds):
+        raise UserError(f"`{name}` must be {wanted}, not {value!r}.")
 
 
 def _check_number(name: str, value: Any, kind: type, limits: dict[str, Any]) -> None:

@@ -103,6 +103,8 @@ def _choice(options: RoundOptions) -> str:
             "top_p": 0 < options.top_p < 1,
             "top_k": options.top_k > 0,
             "min_p": options.min_p > 0,
+            "keep": options.min_tokens_to_keep > 1,
+            "xtc": options.excludes,
             "rejection": options.acceptance == "rejection",
         }
     return "+".join(name for name, present in parts.items() if present) or GREEDY

@@ -46,8 +46,13 @@ class GenerationResponse:
     statistics: Statistics
 
 
-def report(response: GenerationResponse) -> str:
-    """The statistics of a generation, for a person, from its last response."""
+def report(response: GenerationResponse, kernels: bool = False) -> str:
+    """The statistics of a generation, for a person, from its last response.
+
+    Args:
+        response: the last one.
+        kernels: whether to say which way the drafter's fused parts ran.
+    """
     statistics = response.statistics
     return "\n".join(
         [
@@ -55,7 +60,7 @@ def report(response: GenerationResponse) -> str:
             f"Generation: {response.generation_tokens} tokens, "
             f"{response.generation_tps:.3f} tokens-per-sec",
             statistics.summary(),
-            *([f"Drafter: {statistics.kernels}"] if statistics.kernels else []),
+            *([f"Drafter: {statistics.kernels}"] if kernels and statistics.kernels else []),
             f"Peak memory: {response.peak_memory:.3f} GB",
             *([statistics.why_plain()] if statistics.switched_off else []),
         ]

@@ -32,6 +32,10 @@ def stream_generate(
     top_p: float = 0.0,
     top_k: int = 0,
     min_p: float = 0.0,
+    min_tokens_to_keep: int = 1,
+    xtc_probability: float = 0.0,
+    xtc_threshold: float = 0.1,
+    xtc_special_tokens: Sequence[int] = (),
     seed: int | None = None,
     acceptance: str = "coupled",
     sampler: Callable[[mx.array], mx.array] | None = None,
@@ -69,6 +73,8 @@ def stream_generate(
             each round what is fastest here, plain decoding included, from costs that the first use
             of a pair measures for some seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
         temp, top_p, top_k, min_p (float): as in mlx-lm. Default: ``0``, which is greedy.
+        min_tokens_to_keep (int), xtc_probability, xtc_threshold (float), xtc_special_tokens (list):
+            as in ``mlx_lm.sample_utils.make_sampler``.
         seed (int): of the sampling. Default: drawn from ``mx.random``.
         acceptance (str): ``"coupled"``, whose text equals plain sampling with the same seed, or
             ``"rejection"``, which accepts more and is equal in distribution.

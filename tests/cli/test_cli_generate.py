@@ -10,6 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from support.folders import save_drafter, save_target
+from support.tokenizer import EOS
 
 import dflash_mlx
 from dflash_mlx.cli import generate as command
@@ -38,12 +39,21 @@ def test_text_and_statistics(pair, capsys):
     code, out, _ = run(capsys, *pair, "-p", "hello", "-m", "20", "--block-size", "8")
     assert code == 0
     assert "Generation: 20 tokens" in out and "of block 8, τ" in out and "Peak memory" in out
+    assert "context K/V" not in out
+
+
+def test_verbose_is_mlx_lms_and_more(pair, capsys):
+    asked = (*pair, "-p", "hello", "-m", "9", "--block-size", "8")
+    out = run(capsys, *asked, "--verbose")[1]
     assert ("context K/V plain (not on a Metal device)" in out) is not mx.metal.is_available()
+    for no in ("False", "f"):
+        assert run(capsys, *asked, "--verbose", no) == run(capsys, *asked, "--quiet")
+    assert "Generation: 9 tokens" in run(capsys, *asked, "--verbose", "T")[1]
 
 
 def test_quiet_prints_the_text_alone(pair, capsys):
     _, text, _ = run(capsys, *pair, "-p", "hello", "-m", "20", "--quiet")
-    _, plain, _ = run(capsys, *pair, "-p", "hello", "-m", "20", "--quiet", "--no-draft")
+    _, plain, _ = run(capsys, *pair[:2], "-p", "hello", "-m", "20", "--quiet", "--no-draft")
     model, tokenizer = dflash_mlx.load(pair[1])
     assert text == plain == dflash_mlx.generate(model, tokenizer, "hello", max_tokens=20) + "\n"
 
@@ -56,7 +66,7 @@ def test_prompt_from_standard_input(pair, capsys, monkeypatch):
 
 def test_block_size_and_no_draft_show_in_the_statistics(pair, capsys):
     assert "of block 3" in run(capsys, *pair, "-p", "hello", "-m", "9", "--block-size", "3")[1]
-    assert "plain decoding" in run(capsys, *pair, "-p", "hello", "-m", "9", "--no-draft")[1]
+    assert "plain decoding" in run(capsys, *pair[:2], "-p", "hello", "-m", "9", "--no-draft")[1]
 
 
 @pytest.mark.parametrize("option", [[], ["--block-size", "auto"]])
@@ -78,6 +88,9 @@ def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
         "top_p": 0.9,
         "top_k": 7,
         "min_p": 0.1,
+        "min_tokens_to_keep": 2,
+        "xtc_probability": 0.3,
+        "xtc_threshold": 0.2,
         "seed": 3,
         "acceptance": "rejection",
         "logit_bias": {"5": 2},
@@ -99,6 +112,8 @@ def test_every_option_reaches_the_generation(pair, capsys, monkeypatch):
     others = {"draft", "kv_bits", "kv_group_size", "quantized_kv_start"}
     given = values | {"logit_bias": {5: 2.0}, "stop": ("a", "b")}
     assert {name: seen[name] for name in given} == given
+    # As in mlx-lm: a line break, and what ends the text.
+    assert sorted(seen["xtc_special_tokens"]) == [ord("\n"), EOS]
     assert given.keys() | others == {f.name for f in fields(Options) if "help" in f.metadata}
 
 
@@ -134,7 +149,7 @@ def test_chat_options_reach_the_template(options, expected, pair, capsys, monkey
 
     monkeypatch.setattr(command, "stream_generate", stream)
     (Path(pair[1]) / "chat_template.jinja").write_text(TEMPLATE)
-    assert run(capsys, *pair, "-p", "hello", "-m", "2", "--no-draft", *options)[0] == 0
+    assert run(capsys, *pair[:2], "-p", "hello", "-m", "2", "--no-draft", *options)[0] == 0
     assert seen == [expected]
 
 
@@ -145,6 +160,26 @@ def test_extra_eos_token_ends_the_text(pair, capsys):
         capsys, *pair, "-p", "hello", "-m", "30", "--quiet", "--extra-eos-token", character
     )
     assert cut == text[: text.index(character)] + "\n"
+    several = ("--extra-eos-token", "\u0120", character, "--quiet")
+    found = run(capsys, *pair, "-p", "hello", "-m", "30", *several)[1]
+    assert found == text[: min(text.index(x) for x in (" ", character) if x in text)] + "\n"
+
+
+FOREIGN = {
+    "--num-draft-tokens": "--block-size",
+    "--num-draft-tokens=3": "--block-size",
+    "--use-default-chat-template": "Leave it out",
+    "--prompt-cache-file": "load_prompt_cache",
+    "--quantize-activations": "not supported",
+    "-qa": "not supported",
+    "--image": "text",
+}
+
+
+@pytest.mark.parametrize("flag", FOREIGN)
+def test_what_mlx_lms_command_has_is_named(flag, capsys):
+    code, _, err = run(capsys, "-p", "x", flag, "3")
+    assert code == 2 and f"mlx-lm's {flag.partition('=')[0]} " in err and FOREIGN[flag] in err
 
 
 def test_interrupt_prints_the_statistics_so_far(pair, capsys, monkeypatch):
@@ -167,7 +202,7 @@ def test_warnings_stand_below_the_text_and_once(pair, capsys, monkeypatch):
             warnings.warn("`temp` is\n odd", stacklevel=1)
 
     monkeypatch.setattr(command, "stream_generate", stream)
-    code, out, err = run(capsys, *pair, "-p", "hello", "-m", "9", "--no-draft", "--quiet")
+    code, out, err = run(capsys, *pair[:2], "-p", "hello", "-m", "9", "--no-draft", "--quiet")
     assert code == 0
     assert err == out.removesuffix("\n") + "warning: --temp is odd\n"
 
@@ -182,7 +217,6 @@ MISTAKES = {
     "block size 0": (["-p", "x", "--block-size", "0"], "from 1 up"),
     "block size beyond training": (["-p", "x", "--block-size", "9"], "between 1 and 8"),
     "block size in words": (["-p", "x", "--block-size", "big"], "--block-size must be 'auto' or"),
-    "block size without drafting": (["-p", "x", "--block-size", "4", "--no-draft"], "off"),
     "max-tokens": (["-p", "x", "-m", "-2"], "--max-tokens"),
     "max-tokens is no number": (["-p", "x", "-m", "many"], "invalid int"),
     "max-kv-size too small": (["-p", "x", "--max-kv-size", "10"], "--max-kv-size"),
@@ -200,7 +234,9 @@ MISTAKES = {
     "unknown end token": (["-p", "x", "--extra-eos-token", "nonesuch"], "--extra-eos-token"),
     "template option": (["-p", "x", "--chat-template-config", "[]"], "--chat-template-config"),
     "prompt in another encoding": (["-p", "\udcff"], "UTF-8"),
-    "unknown option": (["-p", "x", "--num-draft-tokens", "4"], "--num-draft-tokens"),
+    "unknown option": (["-p", "x", "--beams", "4"], "--beams"),
+    "xtc threshold": (["-p", "x", "--xtc-threshold", "0.2"], "without --xtc-probability"),
+    "drafter and no draft": (["-p", "x", "--no-draft"], "--no-draft decodes plainly"),
     "absurd kv bits": (["-p", "x", "--kv-bits", "0"], "--kv-bits must be a whole number"),
     "cache too small": (["-p", "x", "--max-kv-size", "9"], "shapes its own caches"),
 }

@@ -33,11 +33,8 @@ def test_quiet(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert DRAFTER in [repo for repo, _ in hub.asked]
 
 
-@pytest.mark.parametrize("named", [(), ("--draft-model", DRAFTER, "--draft-revision", "main")])
-def test_no_draft_fetches_none(
-    hub: Hub, named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert generate("--model", TARGET, "--no-draft", *named) == 0
+def test_no_draft_fetches_none(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate("--model", TARGET, "--no-draft") == 0
     assert [repo for repo, _ in hub.asked] == [TARGET]
     assert "plain decoding" in capsys.readouterr().out
 

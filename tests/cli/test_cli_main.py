@@ -85,6 +85,9 @@ def test_a_reader_that_has_seen_enough_gets_no_error():
         (["generate", "--top_p=0.5"], "dflash-mlx generate", "--top_p", "--top-p"),
         (["models", "--jason"], "dflash-mlx models", "--jason", "--json"),
         (["models", "--qqqq"], "dflash-mlx models", "--qqqq", None),
+        (["convert", "-d"], "dflash-mlx convert", "--export z-lab", None),
+        (["convert", "--q-mode", "mxfp4"], "dflash-mlx convert", "affine", None),
+        (["convert", "--trust-remote-code"], "dflash-mlx convert", "is executed", None),
         # A flag that is unknown is told before one that is missing.
         (["convert", "--mlx-pth", "x"], "dflash-mlx convert", "--mlx-pth", "--mlx-path"),
     ],

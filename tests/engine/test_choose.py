@@ -35,6 +35,8 @@ FILTERS = [
     {"temp": 1.2, "min_p": 0.1},
     {"temp": 1.5, "top_p": 0.9, "min_p": 0.02, "top_k": 12},
     {"temp": 1.0, "top_k": 1},
+    {"temp": 1.2, "min_p": 0.9, "min_tokens_to_keep": 4},
+    {"temp": 1.2, "xtc_probability": 0.5, "xtc_threshold": 0.02, "xtc_special_tokens": (3, 40)},
     {"temp": 1e-6},
 ]
 named = functools.partial(

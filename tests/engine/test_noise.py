@@ -4,10 +4,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from dflash_mlx.engine.noise import ACCEPT, DRAFT, TARGET, gumbel, row_seeds, uniform
+from dflash_mlx.engine.noise import ACCEPT, DRAFT, EXCLUDE, TARGET, gumbel, row_seeds, uniform
 
 SEEDS = [0, 1, 2**32, 2**32 + 1, 2**64 - 1]
-PURPOSES = (TARGET, DRAFT, ACCEPT)
+PURPOSES = (TARGET, DRAFT, ACCEPT, EXCLUDE)
 VOCAB = 37
 # Of a Gumbel variable: Euler's constant, and pi squared over 6.
 MEAN, VARIANCE = 0.5772156649, 1.6449340668

@@ -6,7 +6,7 @@ import math
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, apply_xtc
 from support.chance import exact
 
 from dflash_mlx.engine.sampling import Sampling
@@ -49,6 +49,25 @@ def test_equals_the_chain_of_mlx_lm(vocab):
         for row in logits.reshape(-1, vocab):
             rows.append(theirs(row[None], **settings))
         assert same(got.reshape(-1, vocab), mx.concatenate(rows)), settings
+
+
+@pytest.mark.parametrize("vocab", [1, 2, 64])
+@pytest.mark.parametrize("special", [(), (0, 1)])
+def test_xtc_and_the_least_to_keep_are_mlx_lms(vocab, special):
+    logits = random_logits((5, vocab))
+    few = {"top_p": 0.9, "min_p": 0.2, "min_tokens_to_keep": 3, "top_k": 5}
+    xtc = {"xtc_probability": 0.4, "xtc_threshold": 0.05, "xtc_special_tokens": special}
+    got = Sampling(temp=0.7, **few, **xtc)
+    spared = mx.array([i in special for i in range(vocab)])
+    for luck, applied in ((0.3, True), (0.5, False)):
+        rows = []
+        for row in logits:
+            logprobs = row[None] - mx.logsumexp(row)
+            logprobs = apply_min_p(apply_top_p(logprobs, 0.9), 0.2, min(3, vocab))
+            if applied:
+                logprobs = apply_xtc(logprobs, 1.0, 0.05, [i for i in special if i < vocab])
+            rows.append((apply_top_k(logprobs, 5) if vocab > 5 else logprobs) * (1 / 0.7))
+        assert same(got.scores(logits, mx.array(luck), spared), mx.concatenate(rows))
 
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])

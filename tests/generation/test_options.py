@@ -40,7 +40,6 @@ def test_the_signature_has_the_fields_of_the_table():
 UNKNOWN = {
     "temperature": "`temperature`; did you mean temp?",
     "max_token": "`max_token`; did you mean max_tokens?",
-    "xtc_probability": "`xtc_probability`.",
     "bogus": "`bogus`.",
 }
 
@@ -62,13 +61,18 @@ def test_all_unknown_options_are_named(pair):
 NAN, INF = float("nan"), float("inf")
 ABSURD = {
     "max_tokens": [-2, 1.5, "3", None, NAN],
-    "block_size": [0, -1, 9, 100, 2.0, "4"],
-    "temp": [-0.1, NAN, INF, "warm", None],
+    "block_size": [0, -1, 9, 100, 2.0, "4", True],
+    "draft": ["no", 0, None],
+    "temp": [-0.1, NAN, INF, "warm", None, True],
+    "min_tokens_to_keep": [0, 1.5, 2, True],
+    "xtc_probability": [-0.1, 1.5, NAN],
+    "xtc_threshold": [-0.1, 0.6, 0.2],
+    "xtc_special_tokens": [3, ["a"], [-1]],
     "top_p": [-0.1, 1.5, NAN, "0.5"],
     "min_p": [-0.1, 1.5, NAN],
     "top_k": [-1, 1.5, NAN],
     "seed": [-1, 1.5, 2**64, "one"],
-    "acceptance": ["greedy", "", None],
+    "acceptance": ["greedy", "", None, 3],
     "repetition_penalty": [-1.0, NAN, INF, "1.1"],
     "presence_penalty": [NAN, INF, "1"],
     "frequency_penalty": [NAN, -INF, "1"],
@@ -98,7 +102,10 @@ def test_absurd_value_is_refused(pair, name, value):
         stream_generate(pair, TOKENIZER, PROMPT, **({"max_tokens": 4} | sampled | {name: value}))
 
 
-@pytest.mark.parametrize("option", [{"temp": 0.5}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.1}])
+@pytest.mark.parametrize(
+    "option",
+    [{"temp": 0.5}, {"top_p": 0.5}, {"top_k": 3}, {"min_p": 0.1}, {"xtc_probability": 0.1}],
+)
 def test_sampler_excludes_the_sampling_keywords(pair, option):
     with pytest.raises(UserError, match="either a `sampler` or"):
         stream_generate(pair, TOKENIZER, PROMPT, sampler=make_sampler(temp=0.5), **option)
@@ -186,6 +193,9 @@ def test_neutral_values_change_nothing(pair):
         "top_p": 1.0,
         "top_k": 0,
         "min_p": 0.0,
+        "min_tokens_to_keep": 1,
+        "xtc_probability": 0.0,
+        "xtc_special_tokens": [],
         "repetition_penalty": 1.0,
         "presence_penalty": 0,
         "frequency_penalty": 0.0,

@@ -63,6 +63,15 @@ def test_sampler_keeps_its_distribution(name):
     assert misfit(count(tokens[:-1], tokens[1:], SMALL), probabilities(name)) < LIMIT
 
 
+@pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
+def test_xtc_of_ours_keeps_its_distribution(acceptance):
+    with random_pair(memoryless(), vocab_size=SMALL, block_size=4) as pair:
+        responses = respond(pair, TOKENIZER, [1], 400, seed=5, acceptance=acceptance, **XTC)
+    tokens = np.array([1, *tokens_of(responses)])
+    assert 20 < sum(r.from_draft for r in responses) < 300
+    assert misfit(count(tokens[:-1], tokens[1:], SMALL), probabilities("xtc")) < LIMIT
+
+
 def test_greedy_sampler_equals_greedy():
     prompt = random_prompt(9, VOCAB)
     truth = plain_greedy(model(), prompt, 30)

@@ -7,7 +7,7 @@ import mlx.nn as nn
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from dflash_mlx.engine.noise import TARGET, row_seeds
+from dflash_mlx.engine.noise import EXCLUDE, TARGET, row_seeds
 from dflash_mlx.engine.sampling import Sampling
 
 MARGIN = 1e-4
@@ -75,10 +75,12 @@ def _scores(logits: mx.array, sampling: Sampling, position: int, row: int) -> mx
     """What the token at ``position`` is the argmax of."""
     if sampling.greedy:
         return logits
-    seed = row_seeds(sampling.seed, row + 1)[row, TARGET]
-    key = mx.stack([seed, mx.array(position, mx.uint32)])
-    noise = mx.random.gumbel(logits.shape, key=key)
-    return sampling.scores(logits[None].astype(mx.float32))[0] + noise
+    seeds = row_seeds(sampling.seed, row + 1)[row]
+    keys = {x: mx.stack([seeds[x], mx.array(position, mx.uint32)]) for x in (TARGET, EXCLUDE)}
+    noise = mx.random.gumbel(logits.shape, key=keys[TARGET])
+    luck = mx.random.uniform(shape=(), key=keys[EXCLUDE])
+    special = mx.array([i in sampling.xtc_special_tokens for i in range(logits.shape[-1])])
+    return sampling.scores(logits[None].astype(mx.float32), luck, special)[0] + noise
 
 
 def clear_turn(
