@@ -1,7 +1,10 @@
 """Which caches are taken over, and what they refuse."""
 
+import itertools
+
 import mlx.core as mx
 import pytest
+from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -12,6 +15,7 @@ from mlx_lm.models.cache import (
 )
 
 from dflash_mlx.cache.adopt import adopt, describe, kv_caches, release, unsupported
+from dflash_mlx.cache.linear import LinearCache
 from dflash_mlx.cache.ring import LARGEST_BLOCK, SLACK
 
 
@@ -90,3 +94,16 @@ def test_released_rows_come_back(kind):
         first, *_ = state[0] if isinstance(cache, QuantizedKVCache) else state[:1]
         back = cache.keys[0] if isinstance(cache, QuantizedKVCache) else cache.keys
         assert mx.array_equal(back[:, :, :5], first[:, :, :5])
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
+def test_the_mask_of_a_linear_buffer_is_the_stock_caches(window):
+    # mlx-lm gives a window to caches of every kind, though its families pair it with rings.
+    for n, offset in itertools.product((1, 2, 5), (0, 1, 7, 30)):
+        buffer = LinearCache(mx.array([offset, offset + 2], mx.int32))
+        buffer.reserve(offset + 2 + n)
+        masks = buffer.make_mask(n, window_size=window, return_array=True)
+        for row, at in enumerate((offset, offset + 2)):
+            expected = create_causal_mask(n, at, window_size=window)
+            assert mx.array_equal(masks[row, 0, :, : at + n], expected)
+            assert not masks[row, 0, :, at + n :].any()

@@ -33,7 +33,8 @@ class Recorded:
         self.ring.commit(mx.array([self.end], mx.int32), mx.array([kept - 1]))
 
     def rewind(self, length: int) -> None:
-        self.oldest = min(max(self.oldest, self.end - self.window), length)
+        # Two rounds may be taken back, and the window before them is still there.
+        self.oldest = min(max(self.oldest, self.end - self.window - 2 * BLOCK), length)
         self.ring.rewind(length)
         self.end = length
         self.rows = {p: row for p, row in self.rows.items() if p < length}
