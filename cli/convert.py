@@ -23,7 +23,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description=(
             "Convert a DFlash checkpoint (PyTorch safetensors, in any published layout) to an MLX "
             "drafter: config.json, model.safetensors and a model card. A drafter in MLX format is "
-            "quantized or cast. With --export, the other way round."
+            "quantized or cast. With --export, the other way "
+            "round: --mlx-path is the drafter to read, and --hf-path the folder to write."
         ),
     )
     parser.add_argument(

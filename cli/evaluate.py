@@ -39,7 +39,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add_prompt_options(parser, limit=-1, max_tokens=256)
     group = parser.add_argument_group("rounds")
     group.add_argument(
-        "--block-size", type=int, help="positions a round verifies (default: the drafter's)"
+        "--block-size",
+        type=int,
+        help="tokens that one pass of the target checks, the drafts and the token before them "
+        "(default: the drafter's)",
     )
     add_options(group, Options, ("temp", "top_p", "seed"))
     group.add_argument("--json", action="store_true", help="print JSON instead of a table")

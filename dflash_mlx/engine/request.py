@@ -39,9 +39,9 @@ class RoundOptions(CacheOptions, Penalties, Sampling):
     draft: bool = _option(True, "decode plainly, without loading a drafter", flags=("--no-draft",))
     block_size: int | str | None = _option(
         AUTO,
-        "positions a round verifies, anchor included; auto chooses for each round what is fastest "
-        "for this text on this machine, plain decoding included (the first use of a pair measures "
-        "that for some seconds)",
+        "tokens that one pass of the target checks: the last one of the text, and the drafts after "
+        "it; auto chooses for each pass what is fastest for this text on this machine, no drafts "
+        "included (the first use of a pair measures that for some seconds)",
         metavar="{auto,N}",
     )
     prefill_step_size: int = _option(2048, "prompt tokens a pass", least=1)

@@ -69,9 +69,10 @@ def stream_generate(
         prompt: text, token ids, or a one-dimensional array of ids.
         max_tokens: how many tokens to emit at most; -1 for no limit but the target's context.
         draft (bool): False decodes plainly. Default: ``True``.
-        block_size (int or str): positions a round verifies, anchor included; ``"auto"`` chooses for
-            each round what is fastest here, plain decoding included, from costs that the first use
-            of a pair measures for some seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
+        block_size (int or str): tokens that one pass of the target checks, the last one of the text
+            (the anchor) and the drafts after it; ``"auto"`` chooses for each round what is fastest
+            here, plain decoding included, from costs that the first use of a pair measures for some
+            seconds (see :func:`dflash_mlx.tune`). Default: ``"auto"``.
         temp, top_p, top_k, min_p (float): as in mlx-lm. Default: ``0``, which is greedy.
         min_tokens_to_keep (int), xtc_probability, xtc_threshold (float), xtc_special_tokens (list):
             as in ``mlx_lm.sample_utils.make_sampler``.

@@ -92,12 +92,18 @@ class Recipe(OptionTable):
     )
 
     init_from: str | None = _drafter(None, "begin with this drafter, a folder or a Hub id")
-    layers: int | None = _drafter(None, "layers", unset="5; fewer for a small target", least=1)
+    layers: int | None = _drafter(
+        None, "decoder layers", unset="5; fewer for a small target", least=1
+    )
     taps: tuple[int, ...] | None = _drafter(
         None, "target layers to read, 0-based, such as 1,9,17", unset="5"
     )
-    block_size: int | None = _drafter(None, "anchor included", unset="16", least=1)
-    intermediate_size: int | None = _drafter(None, "of the MLPs", unset="the target's", least=1)
+    block_size: int | None = _drafter(
+        None, "largest block: drafts and the token before them", unset="16", least=1
+    )
+    intermediate_size: int | None = _drafter(
+        None, "width of the MLPs", unset="the target's", least=1
+    )
     window: int | None = _drafter(
         None, "context positions that a layer sees", unset="all", metavar="W", least=1
     )
@@ -107,33 +113,47 @@ class Recipe(OptionTable):
         None, "2: a second pass sees the first's leading tokens", unset="1", choices=(1, 2)
     )
     draft_prefix: int | None = _drafter(
-        None, "positions given in a second pass, anchor included", unset="a quarter of the block"
+        None,
+        "tokens given in a second pass, the one before the drafts included",
+        unset="a quarter of the block",
     )
-    mask_token: int | None = _drafter(None, "token id", unset="one that no text holds")
+    mask_token: int | None = _drafter(
+        None,
+        "id of the token that stands for what is to be drafted",
+        unset="one that no text holds",
+    )
 
     loss: str = _objective(
         "ce",
         "cross entropy, or the divergence from the target's distribution",
         choices=LOSSES,
     )
-    weighting: str = _objective("decay", "of a block's rows", choices=WEIGHTINGS)
-    gamma: float | None = _objective(None, "of the decay", unset="7, 5, 4 for blocks of 16, 10, 8")
-    dpace_alpha: float | None = _objective(None, "of dpace", unset="0.5")
+    weighting: str = _objective(
+        "decay", "how the positions of a block count in the loss", choices=WEIGHTINGS
+    )
+    gamma: float | None = _objective(
+        None, "positions over which a weight falls to 1/e", unset="7, 5, 4 for blocks of 16, 10, 8"
+    )
+    dpace_alpha: float | None = _objective(
+        None, "how far dpace draws confidences towards 1", unset="0.5"
+    )
     kd_temperature: float | None = _objective(None, "temperature of kl", unset="1")
     anchors: int = _objective(512, "blocks a sequence and step", least=1)
 
     epochs: float | None = _loop(None, "times that all sequences are seen", unset="6", above=0)
     steps: int | None = _loop(None, "updates, instead of epochs", least=1)
     batch_size: int = _loop(8, "sequences a step; one is in memory at a time", least=1)
-    learning_rate: float = _loop(6e-4, "peak", above=0)
-    warmup: float = _loop(0.04, "fraction of the steps", least=0, most=1)
-    clip: float = _loop(1.0, "gradient norm", above=0)
-    weight_decay: float = _loop(0.0, "of the optimizer", least=0)
+    learning_rate: float = _loop(6e-4, "peak of the learning rate", above=0)
+    warmup: float = _loop(
+        0.04, "share of the steps in which the learning rate rises", least=0, most=1
+    )
+    clip: float = _loop(1.0, "largest gradient norm", above=0)
+    weight_decay: float = _loop(0.0, "weight decay of the optimizer", least=0)
     chunk_blocks: int = _loop(
         64, "blocks whose logits exist at a time; fewer need less memory", least=1
     )
-    eval_every: int | None = _loop(None, "steps", unset=_TWENTIETH, least=1)
-    save_every: int | None = _loop(None, "steps", unset=_TWENTIETH, least=1)
+    eval_every: int | None = _loop(None, "steps between evaluations", unset=_TWENTIETH, least=1)
+    save_every: int | None = _loop(None, "steps between checkpoints", unset=_TWENTIETH, least=1)
     patience: int = _loop(
         0, "evaluations without a better τ before training stops; 0 is never", least=0
     )
@@ -147,7 +167,7 @@ class Recipe(OptionTable):
         metavar="GB",
         least=0.0,
     )
-    seed: int = _loop(0, "of all that is random", least=0)
+    seed: int = _loop(0, "seed of all that is random", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
