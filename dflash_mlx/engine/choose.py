@@ -65,6 +65,9 @@ class Chooser:
             order. Batch 1 only.
         batch: batch rows.
         keep_logprobs: whether the verdict carries log-probabilities.
+
+    Attributes:
+        drafts_nan: whether the first drafts' logits hold NaN, a bool on the device; None before.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Chooser:
         self.penalties = penalties or Penalties()
         self.processors = tuple(processors)
         self._keep_logprobs = keep_logprobs
+        self.drafts_nan: mx.array | None = None
         self._seeds = row_seeds(sampling.seed, batch)
         self._draws = not sampling.greedy and sampling.sampler is None
         self._rejects = self._draws and sampling.acceptance == "rejection"
@@ -97,6 +101,9 @@ class Chooser:
                 )
             )
         logits = proposal.logits
+        if self.drafts_nan is None:
+            # Once: in every round it would be a pass over the vocabulary.
+            self.drafts_nan = mx.isnan(logits).any()
         if not self._draws:
             return Draft(proposal.follow(mx.argmax(logits, axis=-1), logits)[0])
         n = logits.shape[1]

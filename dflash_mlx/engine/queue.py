@@ -86,12 +86,18 @@ class RoundQueue:
         verdict = run_round(self._target, self._drafter, self._chooser, self.state, block_size)
         # One array a round is read: the tokens, with the accepted count behind them.
         news = mx.concatenate([verdict.tokens, verdict.accepted[:, None]], axis=1)
-        extra = [] if verdict.logprobs is None else [verdict.logprobs]
+        extra = [x for x in (verdict.logprobs, self._chooser.drafts_nan) if x is not None]
         # async_eval returns when few of its operations are left. In a call of their own, the head
         # and the choice are what the device is busy with while the host builds the next round.
         mx.async_eval(*self.state.arrays())
         mx.async_eval(self.state.anchor, self.state.offset, news, *self.state.replayed(), *extra)
         self._flight.append((block_size, news, verdict.logprobs))
+
+    @property
+    def drafts_nan(self) -> bool:
+        """Whether the drafter's logits hold NaN, once a round with drafts was read."""
+        flag = self._chooser.drafts_nan
+        return flag is not None and flag.item()
 
     def read(self) -> HostRound:
         """Wait for the oldest round in flight and read it."""

@@ -1,5 +1,6 @@
 """The rounds of one generation: start them, emit their tokens, hand the caches back."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,12 @@ from .timing import Clock, RoundTimer
 
 # Outgrown buffers are kept for reuse until they are cleared; mlx-lm does so as often.
 CLEAR_EVERY = 256
+
+_NAN = (
+    "The drafter's logits are not numbers (NaN), so its drafts are worth nothing; the text is the "
+    "target's own all the same. Its weights may be damaged, or too large for float16: convert it "
+    "again, with dtype bfloat16 or float32."
+)
 
 
 @dataclass
@@ -72,7 +79,7 @@ class Session:
         # User's processors are Python functions of the tokens so far: their rounds wait for the
         # host.
         waits = bool(options.logits_processors)
-        timer = RoundTimer(alone=waits)
+        timer, drafted = RoundTimer(alone=waits), False
         try:
             if options.prompt_cache is not None:
                 release(options.prompt_cache)
@@ -91,6 +98,10 @@ class Session:
                     news, seconds = timer.read(queue)
                 if not statistics.total:
                     progress(prompt, prompt)
+                if news.block_size > 1 and not drafted:
+                    drafted = True
+                    if queue.drafts_nan:
+                        warnings.warn(_NAN, stacklevel=2)
                 accepted = news.accepted[0]
                 sizes.observe(news.block_size, accepted, context, seconds)
                 statistics.add(news.block_size, accepted)
