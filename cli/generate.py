@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -117,12 +116,12 @@ def run(args: argparse.Namespace) -> int:
         tokenizer.add_eos_token(token)
     tokens = _prompt_tokens(tokenizer, prompt, args)
     progress = Steps("Prompt", "tok", more_than=args.prefill_step_size)
-    options = replace(options, prompt_progress_callback=progress)
+    more = {"prompt_progress_callback": progress}
     if options.excludes:
         spared = [*tokenizer.encode("\n", add_special_tokens=False), *tokenizer.eos_token_ids]
-        options = replace(options, xtc_special_tokens=spared)
+        more["xtc_special_tokens"] = spared
     # What is wrong with the prompt is found here, before anything is measured for it.
-    responses = stream_generate(model, tokenizer, tokens, **vars(options))
+    responses = stream_generate(model, tokenizer, tokens, **vars(options) | more)
     drafts = args.draft and model.drafter is not None and args.max_tokens not in (0, 1)
     if args.block_size == AUTO and drafts:
         tune(model, tuning_progress(shown=not args.quiet))
