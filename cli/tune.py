@@ -2,7 +2,8 @@
 
 import argparse
 
-from ..engine.block_size import FIRST_ACCEPTANCE, BlockController
+from ..engine.acceptance import FIRST_ACCEPTANCE
+from ..engine.block_size import BlockController
 from ..engine.costs import GREEDY, CostTable
 from ..generation.auto_size import tune
 from .arguments import add_model_options, load_pair

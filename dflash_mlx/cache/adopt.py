@@ -40,6 +40,11 @@ def adopt(caches: Sequence[StockCache], quantization: KVQuantization | None = No
     return _BUFFERS[kind].adopt(caches)
 
 
+def kind_of(buffers: Sequence[TargetBuffer]) -> list[object]:
+    """Equal for buffers whose rows can be in one batch, layer by layer."""
+    return [buffer.kind for buffer in buffers]
+
+
 def release(caches: Sequence[StockCache]) -> None:
     """Drop what adopted ``caches`` hold, so that nothing is held twice.
 
@@ -54,16 +59,17 @@ def release(caches: Sequence[StockCache]) -> None:
 
 def hand_back(
     buffers: Sequence[TargetBuffer],
+    row: int,
     length: int,
     caches: list[StockCache],
     quantization: KVQuantization | None = None,
 ) -> None:
-    """Leave the first ``length`` tokens of a single sequence in ``caches``, which were released.
+    """Leave the first ``length`` tokens of batch row ``row`` in ``caches``, which were released.
 
     As mlx-lm does, a cache that was quantized meanwhile takes the place of the one that it was.
     """
     for i, buffer in enumerate(buffers):
-        caches[i] = buffer.hand_back(0, length, caches[i])
+        caches[i] = buffer.hand_back(row, length, caches[i])
     if quantization is not None:
         quantization.apply(caches)
 

@@ -2,15 +2,28 @@
 
 import copy
 from collections.abc import Sequence
+from typing import Self
 
 import mlx.core as mx
 
-from .linear import VIEW, LinearBuffer, round_up, stacked
+from .linear import VIEW, LinearBuffer, put_row, round_up, stacked
 from .protocol import ContextBuffer
 from .ring import RingBuffer
 
 
-class LinearContext(LinearBuffer, ContextBuffer):
+class _FromStart:
+    """What the rows of a context have beside their keys and values."""
+
+    def put(self, slot: int, other: Self, length: int) -> None:
+        super().put(slot, other, length)
+        self.start = put_row(self.start, slot, other.start)
+
+    def select(self, rows: Sequence[int]) -> None:
+        super().select(rows)
+        self.start = self.start[mx.array(rows)]
+
+
+class LinearContext(_FromStart, LinearBuffer, ContextBuffer):
     """The context of a layer that sees all of it.
 
     Args:
@@ -28,7 +41,7 @@ class LinearContext(LinearBuffer, ContextBuffer):
         self.offset = mx.full(self.offset.shape, length, mx.int32)
 
 
-class WindowContext(RingBuffer, ContextBuffer):
+class WindowContext(_FromStart, RingBuffer, ContextBuffer):
     """The context of a sliding layer, a ring.
 
     Args:

@@ -38,6 +38,26 @@ class KVBuffer(Buffer):
     def arrays(self) -> list[mx.array]:
         return [self.keys, self.values]
 
+    def put(self, slot: int, other: Self, length: int) -> None:
+        self.offset = put_row(self.offset, slot, mx.array([length]))
+        if other.keys is None:
+            return
+        if self.keys is None:
+            batch, stored = self.offset.shape[0], (other.keys, other.values)
+            self.keys, self.values = each(lambda x: mx.repeat(x[:, :, :0], batch, axis=0), stored)
+        capacity = max(positions(self.keys), positions(other.keys))
+        self.keys, self.values = each(
+            lambda x, new: put_row(padded(x, capacity), slot, new),
+            (self.keys, self.values),
+            (other.keys, other.values),
+        )
+
+    def select(self, rows: Sequence[int]) -> None:
+        index = mx.array(rows)
+        self.offset = self.offset[index]
+        if self.keys is not None:
+            self.keys, self.values = each(lambda x: x[index], (self.keys, self.values))
+
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Stored, Stored]:
         """Write at the offset, and return the keys and values that attention reads."""
         self.write(keys, values)
@@ -50,13 +70,8 @@ class LinearBuffer(KVBuffer):
     def reserve(self, length: int) -> None:
         self.view = round_up(length, VIEW)
         capacity = round_up(length, GROWTH)
-        if self.keys is not None and capacity > self.capacity:
+        if self.keys is not None and capacity > positions(self.keys):
             self.keys, self.values = each(lambda x: padded(x, capacity), (self.keys, self.values))
-
-    @property
-    def capacity(self) -> int:
-        """Positions that there is room for."""
-        return self.keys.shape[2]
 
     def write(self, keys: Stored, values: Stored) -> None:
         """Write ``[B, kv_heads, n, width]`` at the offset, without committing them."""
@@ -126,6 +141,17 @@ def each(function: Callable[..., mx.array], *stored: Stored | tuple[Stored, ...]
     if isinstance(stored[0], mx.array):
         return function(*stored)
     return tuple(each(function, *parts) for parts in zip(*stored, strict=True))
+
+
+def positions(stored: Stored) -> int:
+    """Positions that keys or values have room for."""
+    return (stored if isinstance(stored, mx.array) else stored[0]).shape[2]
+
+
+def put_row(batch: mx.array, slot: int, row: mx.array) -> mx.array:
+    """The ``batch`` with ``row [1, …]`` at ``slot``; what the row is too short for stays."""
+    start = mx.array([slot], mx.int32)
+    return mx.slice_update(batch, row.astype(batch.dtype), start, (0,))
 
 
 def padded(buffer: mx.array, capacity: int) -> mx.array:

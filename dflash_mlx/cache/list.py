@@ -18,6 +18,10 @@ class ListCache(TargetBuffer):
     def __init__(self, buffers: Sequence[TargetBuffer]):
         self._buffers = list(buffers)
 
+    @property
+    def kind(self) -> object:
+        return [buffer.kind for buffer in self._buffers]
+
     def __getitem__(self, index: int) -> TargetBuffer:
         return self._buffers[index]
 
@@ -34,6 +38,14 @@ class ListCache(TargetBuffer):
 
     def replayed(self) -> list[mx.array]:
         return [array for buffer in self._buffers for array in buffer.replayed()]
+
+    def put(self, slot: int, other: "ListCache", length: int) -> None:
+        for buffer, part in zip(self._buffers, other._buffers, strict=True):
+            buffer.put(slot, part, length)
+
+    def select(self, rows: Sequence[int]) -> None:
+        for buffer in self._buffers:
+            buffer.select(rows)
 
     def hand_back(self, row: int, length: int, cache: CacheList) -> CacheList:
         for buffer, part in zip(self._buffers, cache.caches, strict=True):

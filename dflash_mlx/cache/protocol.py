@@ -5,7 +5,8 @@ them at the offset and leaves the offset alone; a commit moves it. What lies pas
 masked out, and overwritten by the next forward.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, Self
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, QuantizedKVCache, RotatingKVCache
@@ -29,12 +30,31 @@ class Buffer(Protocol):
         """What the last forward wrote, whatever is accepted of it, to be evaluated."""
         ...
 
+    def put(self, slot: int, other: Self, length: int) -> None:
+        """Write the only row of ``other``, of the same kind, into batch row ``slot``, in place.
+
+        Args:
+            slot: the batch row, whose own contents nobody needs any more.
+            other: a buffer of one batch row.
+            length: its committed positions.
+        """
+        ...
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Be the batch of these rows in this order; a row may come several times, or not at all."""
+        ...
+
 
 class TargetBuffer(Buffer, Protocol):
     """What takes over one layer's stock caches of the target, one a batch row.
 
     Beyond this it answers whatever calls mlx-lm's layer makes of its cache.
     """
+
+    @property
+    def kind(self) -> object:
+        """Equal for buffers of which one can :meth:`put` the other's row."""
+        return type(self)
 
     def settled(self, length: int) -> "TargetBuffer":
         """What takes this buffer's place when ``length`` positions are committed."""

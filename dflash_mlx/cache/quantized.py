@@ -53,6 +53,10 @@ class QuantizedCache(LinearCache):
         self.group_size = group_size
         self.bits = bits
 
+    @property
+    def kind(self) -> object:
+        return type(self), self.group_size, self.bits
+
     @classmethod
     def adopt(cls, caches: Sequence[QuantizedKVCache]) -> Self:
         """Take over the same layer's stock caches, one a batch row; they stay as they are."""
@@ -61,10 +65,6 @@ class QuantizedCache(LinearCache):
     def write(self, keys: mx.array, values: mx.array) -> None:
         """Quantize keys and values and write them at the offset, without committing them."""
         super().write(*(mx.quantize(x, self.group_size, self.bits) for x in (keys, values)))
-
-    @property
-    def capacity(self) -> int:
-        return self.keys[0].shape[2]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed]:
         """Write at the offset, and return the keys and values that attention reads."""
@@ -107,6 +107,10 @@ class QuantizingCache(LinearCache):
         self._settings = quantization.group_size, quantization.bits
         self._mixed = False
 
+    @property
+    def kind(self) -> object:
+        return type(self), self._settings
+
     @classmethod
     def adopt(cls, caches: Sequence[KVCache], quantization: KVQuantization) -> Self:
         """Take over the same layer's stock caches, one a batch row; they stay as they are."""
@@ -117,6 +121,14 @@ class QuantizingCache(LinearCache):
     def reserve(self, length: int) -> None:
         super().reserve(length)
         self._mixed = length > min(self._begin)
+
+    def put(self, slot: int, other: Self, length: int) -> None:
+        super().put(slot, other, length)
+        self._begin = [*self._begin[:slot], *other._begin, *self._begin[slot + 1 :]]
+
+    def select(self, rows: Sequence[int]) -> None:
+        super().select(rows)
+        self._begin = [self._begin[row] for row in rows]
 
     def settled(self, length: int) -> LinearCache:
         """The packed buffer, if with ``length`` committed positions none needs the other form."""

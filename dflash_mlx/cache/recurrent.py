@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
+from .linear import put_row
 from .protocol import TargetBuffer
 
 # A generation ends within the round that is being emitted, or on the first token of the one queued
@@ -114,18 +115,21 @@ class RecurrentCache(TargetBuffer):
     lengths = None
     left_padding = None
 
-    def __init__(self, states: Sequence[mx.array | None]):
+    def __init__(self, states: Sequence[mx.array | None], batch: int = 1):
         self.states = list(states)
+        self._batch = batch
         self._written: list[mx.array | None] = [None] * len(self.states)
         self._steps: list[Recurrence | Convolved] | None = None
-        self._rounds: deque[Forward] = deque(maxlen=KEPT)
+        # Each with the place that every batch row has in it, or None if it was not there yet.
+        self._rounds: deque[tuple[Forward, list[int | None]]] = deque(maxlen=KEPT)
         # A stock cache does not say how many tokens it holds; the first commit does.
         self._offset: mx.array | None = None
 
     @classmethod
     def adopt(cls, caches: Sequence[ArraysCache]) -> "RecurrentCache":
         """Take over the same layer's stock caches, one a batch row; they stay as they are."""
-        return cls([_stacked(items) for items in zip(*(c.cache for c in caches), strict=True)])
+        states = [_stacked(items) for items in zip(*(c.cache for c in caches), strict=True)]
+        return cls(states, len(caches))
 
     def __getitem__(self, i: int) -> mx.array | None:
         return self.states[i]
@@ -167,13 +171,13 @@ class RecurrentCache(TargetBuffer):
         if self._steps is None:
             raise ValueError("A round is committed whose forward was not recorded.")
         done = Forward(offset - accepted - 1, self.states, self._steps)
-        self._rounds.append(done)
+        self._rounds.append((done, list(range(self._batch))))
         self.states = done.after(accepted + 1)
         self._offset, self._steps = offset, None
 
     def arrays(self) -> list[mx.array]:
         """What the last commit replays; what comes of it depends on the acceptance."""
-        steps = self._rounds[-1].steps if self._rounds else ()
+        steps = self._rounds[-1][0].steps if self._rounds else ()
         return [x for step in steps for x in step.arrays()]
 
     def replayed(self) -> list[mx.array]:
@@ -185,21 +189,44 @@ class RecurrentCache(TargetBuffer):
         Raises:
             ValueError: the state of that length is not known any more, or not yet.
         """
-        states = self.states if self._offset is None else self._states_after(row, length)
+        states, place = self._states_after(row, length)
         # A list of its own: a copy of the stock cache may share the old one.
-        cache.cache = [x if x is None else x[row : row + 1] for x in states]
+        cache.cache = [x if x is None else x[place : place + 1] for x in states]
         return cache
 
-    def _states_after(self, row: int, length: int) -> list[mx.array | None]:
-        count = length - self._offset[row].item()
+    def _states_after(self, row: int, length: int) -> tuple[list[mx.array | None], int]:
+        """States of a batch after ``length`` tokens of batch row ``row``, and its place there."""
+        count = 0 if self._offset is None else length - self._offset[row].item()
         if count == 0:
-            return self.states
+            return self.states, row
         # Newest first: an older round's rejected tokens reach past the start of the next.
-        for start in reversed(self._rounds if count < 0 else ()):
-            count = length - start.offset[row].item()
-            if count >= 0:
-                return start.after(mx.full(start.offset.shape, count)) if count else start.states
+        for start, places in reversed(self._rounds if count < 0 else ()):
+            place = places[row]
+            count = -1 if place is None else length - start.offset[place].item()
+            if count == 0:
+                return start.states, place
+            if count > 0:
+                return start.after(mx.full(start.offset.shape, count)), place
         raise ValueError(f"The recurrent state after {length} tokens is out of reach.")
+
+    def put(self, slot: int, other: "RecurrentCache", length: int) -> None:
+        if self._offset is not None:
+            self._offset = put_row(self._offset, slot, mx.array([length]))
+        for _, places in self._rounds:
+            places[slot] = None
+        for i, (old, new) in enumerate(zip(self.states, other.states, strict=True)):
+            # A row without a state has zeros, as mlx-lm's layers have.
+            if old is None and new is not None:
+                old = mx.zeros((self._batch, *new.shape[1:]), new.dtype)
+            if old is not None:
+                self.states[i] = put_row(old, slot, mx.zeros_like(old[:1]) if new is None else new)
+
+    def select(self, rows: Sequence[int]) -> None:
+        index, self._batch = mx.array(rows), len(rows)
+        self.states = [x if x is None else x[index] for x in self.states]
+        self._offset = None if self._offset is None else self._offset[index]
+        for _, places in self._rounds:
+            places[:] = [places[row] for row in rows]
 
 
 def _window(inputs: mx.array | None, written: mx.array | None) -> Convolved:

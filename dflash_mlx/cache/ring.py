@@ -74,6 +74,10 @@ class RingCache(RingBuffer, TargetBuffer):
         super().__init__(offset, max_size + SLACK, keep)
         self._window = max_size - keep
 
+    @property
+    def kind(self) -> object:
+        return type(self), self._slots, self._keep
+
     @classmethod
     def adopt(cls, caches: Sequence[RotatingKVCache]) -> "RingCache":
         """Take over the same layer's stock caches, one a batch row; they stay as they are."""

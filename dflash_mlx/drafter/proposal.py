@@ -55,6 +55,10 @@ class Proposal(Protocol):
     @property
     def vocab(self) -> int: ...
 
+    def rows(self, index: mx.array) -> Self:
+        """The proposals for the batch rows ``index``."""
+        ...
+
     def penalized(self, penalize: Callable[[mx.array], mx.array]) -> Self:
         """The same with ``penalize`` applied to the logits ``[B, m, vocab]`` behind it."""
         ...
@@ -92,6 +96,9 @@ class IndependentRows:
     @property
     def vocab(self) -> int:
         return self.logits.shape[-1]
+
+    def rows(self, index: mx.array) -> Self:
+        return IndependentRows(self.logits[index])
 
     def penalized(self, penalize: Callable[[mx.array], mx.array]) -> Self:
         return IndependentRows(penalize(self.logits))

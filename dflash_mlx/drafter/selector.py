@@ -4,6 +4,7 @@ The score of candidate ``c`` at a row with hidden state ``h``, after the draft `
 before, is ``logit(c) + <predecessor[b] * proj(h), successor[c]>``; the first ``b`` is the anchor.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Self
 
@@ -78,6 +79,13 @@ class SelectorWalk:
     @property
     def vocab(self) -> int:
         return self._parts[1].shape[-1]
+
+    def rows(self, index: mx.array) -> Self:
+        some = copy.copy(self)
+        selector, raw, transform, anchor, hidden = self._parts
+        some._parts = selector, raw[index], transform, anchor[index], hidden[index]
+        some.ids, some.logits = self.ids[index], self.logits[index]
+        return some
 
     def penalized(self, penalize: Callable[[mx.array], mx.array]) -> Self:
         selector, raw, transform, anchor, hidden = self._parts

@@ -1,15 +1,13 @@
 """The block size of each round: fixed, or the one that promises the most tokens a second.
 
-What a round costs, the cost table knows; how many tokens it will emit is estimated here, from the
-rounds of one text.
+What a round costs, the cost table knows; how many tokens it will emit, each text's estimates.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
-from operator import mul
+from functools import partial
 
+from .acceptance import FIRST_ACCEPTANCE, MEMORIES, Acceptance, expected_tokens
 from .costs import GREEDY, CostTable
 
 # Where plain decoding is best, probes (drafts that only ask whether drafting pays by now) may lose
@@ -42,101 +40,11 @@ PROBE_PAUSE = 6
 # factor, because a cost can only be learned while the size stays; plain decoding needs no lead. A
 # probe must be able to beat plain decoding by as much.
 HYSTERESIS = 1.02
-# The acceptance of a draft that is assumed for a pair before its first text.
-FIRST_ACCEPTANCE = 0.7
 # After so many drafted rounds of a text, the cost of a plain round is checked if no round of this
 # process has confirmed it: if it was too high, drafting would seem to pay for ever.
 CHECK_AFTER = 24
 # That check takes so many plain rounds.
 CHECK_ROUNDS = 6
-
-# An observation counts 1/e after so many tokens, in one estimate each: the long memory is exact on
-# a steady text, the short one follows a text that changes.
-MEMORIES = (40, 200)
-# The acceptance at one position is drawn towards that of all positions as if so many drafts there
-# had shown the latter.
-SHRINKAGE = 15.0
-# The acceptance expected before the text counts as much as so many drafts at first …
-PRIOR_WEIGHT = 4.0
-# … and, however long the text, never less than so many.
-LEAST_PRIOR_WEIGHT = 1.0
-# How well an estimate foresaw the drafts of a round counts 1/e in its weight after so many later
-# drafted rounds.
-JUDGED = 8
-
-
-class Acceptance:
-    """How likely the draft at each position of a block is accepted, if those before it are.
-
-    A round that accepts all its drafts says nothing of the positions after them, and one that
-    rejects a draft says nothing of those behind it, so what is estimated is the rate at which a
-    position is accepted *if it is reached*. Each position's rate is drawn towards the one pooled
-    over all.
-
-    Decided in the tests' simulator: ``benchmarks/acceptance.py`` compares two memories and this
-    draw with one memory alone, with one pooled rate and with a weaker draw.
-
-    Args:
-        positions: drafts of the largest block.
-        prior: how likely a draft is accepted before anything is known, between 0 and 1.
-        memory: tokens after which an observation counts 1/e.
-
-    Attributes:
-        merit: log-likelihood that the estimate gave to the latest outcomes.
-    """
-
-    def __init__(self, positions: int, prior: float, memory: float):
-        self.merit = 0.0
-        self._memory = memory
-        # At 0 or 1 the first surprise would be infinitely unlikely.
-        self._prior = min(max(prior, 0.01), 0.99)
-        self._prior_weight = PRIOR_WEIGHT
-        self._accepted = [0.0] * positions
-        self._examined = [0.0] * positions
-
-    def observe(self, block_size: int, accepted: int) -> None:
-        """Take in a round. In plain decoding, too, what was seen gets old."""
-        keep = math.exp(-(accepted + 1) / self._memory)
-        self._prior_weight = max(self._prior_weight * keep, LEAST_PRIOR_WEIGHT)
-        self._accepted = [x * keep for x in self._accepted]
-        self._examined = [x * keep for x in self._examined]
-        if block_size == 1:
-            return
-        rates = self.rates()
-        likelihood = sum(math.log(rate) for rate in rates[:accepted])
-        if accepted < block_size - 1:
-            likelihood += math.log1p(-rates[accepted])
-        self.merit = self.merit * math.exp(-1 / JUDGED) + likelihood
-        for j in range(min(accepted + 1, block_size - 1)):
-            self._examined[j] += 1
-            self._accepted[j] += j < accepted
-
-    def rates(self) -> list[float]:
-        """The estimate, first position first."""
-        weight = self._prior_weight
-        pooled = (sum(self._accepted) + weight * self._prior) / (sum(self._examined) + weight)
-        return [
-            (accepted + SHRINKAGE * pooled) / (examined + SHRINKAGE)
-            for accepted, examined in zip(self._accepted, self._examined, strict=True)
-        ]
-
-
-def expected_tokens(estimates: Sequence[Acceptance]) -> list[float]:
-    """Tokens that a round of block size 1, 2, … is expected to emit.
-
-    They are the sum of the probabilities that each position is reached, averaged over the
-    estimates by how well these foresaw the latest drafts: when the text changes, the one with the
-    short memory takes over.
-    """
-    best = max(estimate.merit for estimate in estimates)
-    weights = [math.exp(estimate.merit - best) for estimate in estimates]
-    total = sum(weights)
-    reached = [accumulate(estimate.rates(), mul, initial=1.0) for estimate in estimates]
-    columns = zip(*map(accumulate, reached), strict=True)
-    return [
-        sum(w * tokens for w, tokens in zip(weights, column, strict=True)) / total
-        for column in columns
-    ]
 
 
 class BlockSizes:
@@ -187,6 +95,9 @@ class BlockController(BlockSizes):
         largest: the largest block size allowed. Default: the largest with a known cost.
         choice: how the text's tokens are chosen, as the table names it.
         remember: called at the end of the text, when ``costs`` has learned all of it.
+
+    Attributes:
+        last: the last round's size.
     """
 
     auto = True
@@ -198,37 +109,23 @@ class BlockController(BlockSizes):
         choice: str = GREEDY,
         remember: Callable[[], None] = lambda: None,
     ):
-        self._sizes = [size for size in costs.sizes if largest is None or size <= largest]
-        super().__init__(self._sizes[-1])
-        self._costs, self._choice, self._remember = costs, choice, remember
+        super().__init__(max(n for n in costs.sizes if largest is None or n <= largest))
+        self._costs = self._alone = costs
+        self._choice, self._remember = choice, remember
         prior = FIRST_ACCEPTANCE if costs.acceptance is None else costs.acceptance
         self._estimates = [Acceptance(self.largest - 1, prior, memory) for memory in MEMORIES]
         self._balance: float | None = None
         self._tokens = self._examined = self._accepted = self._drafted = self._pause = 0
-        self._last = 1
+        self.last = 1
         # Price of each round that was chosen and not observed.
         self._flight: deque[float] = deque()
 
     def choose(self, context: int) -> int:
-        seconds = self._costs.column(context, self._choice)
-        # In plain steps, what a round loses if all its drafts are wrong.
-        prices = {size: seconds[size] / seconds[1] - 1 for size in self._sizes}
-        if self._balance is None:
-            self._balance = self._credit(prices)
-        free = self._balance - sum(self._flight)
-        purse = (free + DRAFT_ALLOWANCE * self._tokens) / STAKES
-        size = self._best(seconds, [s for s in self._sizes if s == 1 or prices[s] <= purse])
-        if size == 1 and not self._pause and not any(self._flight):
-            probe = self._probe(prices)
-            if probe is not None and prices[probe] <= free:
-                size = probe
-        if size > 1:
-            self._drafted += 1
-            if self._checks(context):
-                size = 1
-        self._last = size
-        self._flight.append(prices[size])
-        return size
+        return choose_together([self], context)
+
+    def use(self, costs: CostTable | None) -> None:
+        """Go on with the costs of rounds of several texts; None for those of this text alone."""
+        self._costs = costs or self._alone
 
     def observe(
         self, block_size: int, accepted: int, context: int, seconds: float | None = None
@@ -250,7 +147,7 @@ class BlockController(BlockSizes):
         self.plain_seconds += (accepted + 1) * self._costs.column(context, self._choice)[1]
 
     def finish(self) -> None:
-        self._costs.learn_acceptance(self._examined, self._accepted)
+        self._alone.learn_acceptance(self._examined, self._accepted)
         self._remember()
 
     def _credit(self, prices: Mapping[int, float]) -> float:
@@ -259,29 +156,95 @@ class BlockController(BlockSizes):
         gain = max(tokens[size - 1] / (1 + price) for size, price in prices.items()) - 1
         return min(LEAST_CREDIT + CREDIT_A_GAIN * gain, LARGEST_CREDIT)
 
-    def _best(self, seconds: Mapping[int, float], sizes: Sequence[int]) -> int:
-        tokens = expected_tokens(self._estimates)
-        rates = {size: tokens[size - 1] / seconds[size] for size in sizes}
-        best = max(rates, key=rates.__getitem__)
-        if best > 1 and self._last in rates and rates[best] < HYSTERESIS * rates[self._last]:
-            return self._last
-        return best
+    def begin(self, prices: Mapping[int, float]) -> None:
+        """Before the first round: credit, as far as the costs promise a gain."""
+        if self._balance is None:
+            self._balance = self._credit(prices)
 
-    def _checks(self, context: int) -> bool:
+    @property
+    def seconds(self) -> Callable[[int], dict[int, float]]:
+        """What rounds cost, by the committed tokens before them."""
+        return partial(self._costs.column, choice=self._choice)
+
+    @property
+    def tokens(self) -> list[float]:
+        """Tokens that a round of block size 1, 2, … is expected to emit."""
+        return expected_tokens(self._estimates)
+
+    @property
+    def free(self) -> float:
+        """What may be lost, if all drafts in flight are wrong."""
+        return self._balance - sum(self._flight)
+
+    @property
+    def purse(self) -> float:
+        """What one draft may risk."""
+        return (self.free + DRAFT_ALLOWANCE * self._tokens) / STAKES
+
+    @property
+    def probes(self) -> bool:
+        """Whether a probe may be made by now."""
+        return not self._pause and not any(self._flight)
+
+    def checks(self, context: int) -> bool:
         """Whether a round that would be drafted checks plain decoding instead."""
+        self._drafted += 1
         if self._drafted == CHECK_AFTER and self._costs.confirmed(1, context, self._choice):
             self._drafted += CHECK_ROUNDS
         return CHECK_AFTER <= self._drafted < CHECK_AFTER + CHECK_ROUNDS
 
-    def _probe(self, prices: Mapping[int, float]) -> int | None:
-        """The size that asks whether drafting pays by now, or None if it never could."""
-        hoped = {
-            size: sum(PROBE_ACCEPTANCE**j for j in range(size)) / (1 + price)
-            for size, price in prices.items()
-        }
-        paying = [size for size in prices if size > 1 and hoped[size] > HYSTERESIS]
-        frequent = [s for s in paying if prices[s] <= PROBE_EVERY * PROBE_ALLOWANCE]
-        if frequent:
-            return max(frequent, key=hoped.__getitem__)
-        # Of sizes of one price, the one that may emit the most.
-        return min(paying, key=lambda size: (prices[size], -hoped[size]), default=None)
+    def submitted(self, block_size: int, price: float) -> None:
+        """A round of this size and price was submitted, and will be observed."""
+        self.last = block_size
+        self._flight.append(price)
+
+
+def choose_together(texts: Sequence[BlockController], context: int, plain: int = 0) -> int:
+    """The block size of the next round of one or more texts.
+
+    The size with the most tokens a second in all wins, of those whose price every text can bear.
+
+    Args:
+        texts: with the same costs.
+        context: committed tokens of the longest.
+        plain: how many more texts are in the round and take a single token from it.
+    """
+    largest = min(text.largest for text in texts)
+    seconds = {n: cost for n, cost in texts[0].seconds(context).items() if n <= largest}
+    # In plain steps, what a round loses if all its drafts are wrong.
+    prices = {size: cost / seconds[1] - 1 for size, cost in seconds.items()}
+    for text in texts:
+        text.begin(prices)
+    purse = min(text.purse for text in texts)
+    tokens = [sum(column) + plain for column in zip(*(text.tokens for text in texts), strict=False)]
+    rates = {
+        size: tokens[size - 1] / seconds[size]
+        for size in seconds
+        if size == 1 or prices[size] <= purse
+    }
+    size, last = max(rates, key=rates.__getitem__), max(text.last for text in texts)
+    if size > 1 and last in rates and rates[size] < HYSTERESIS * rates[last]:
+        size = last
+    if size == 1 and all(text.probes for text in texts):
+        probe = _probe(prices)
+        if probe is not None and prices[probe] <= min(text.free for text in texts):
+            size = probe
+    if size > 1 and any([text.checks(context) for text in texts]):
+        size = 1
+    for text in texts:
+        text.submitted(size, prices[size])
+    return size
+
+
+def _probe(prices: Mapping[int, float]) -> int | None:
+    """The size that asks whether drafting pays by now, or None if it never could."""
+    hoped = {
+        size: sum(PROBE_ACCEPTANCE**j for j in range(size)) / (1 + price)
+        for size, price in prices.items()
+    }
+    paying = [size for size in prices if size > 1 and hoped[size] > HYSTERESIS]
+    frequent = [s for s in paying if prices[s] <= PROBE_EVERY * PROBE_ALLOWANCE]
+    if frequent:
+        return max(frequent, key=hoped.__getitem__)
+    # Of sizes of one price, the one that may emit the most.
+    return min(paying, key=lambda size: (prices[size], -hoped[size]), default=None)

@@ -1,7 +1,8 @@
 """Measure what a pair's rounds cost here, in a few seconds, without any text."""
 
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -78,6 +79,7 @@ def calibrate(
     largest: int,
     context_length: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    batch: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CostTable:
     """Measure whole greedy rounds of every size, as generation runs them.
@@ -96,13 +98,14 @@ def calibrate(
         largest: the largest block size.
         context_length: positions the target was made for, if known.
         progress: called with measurements done and in all.
+        batch: sequences in a round.
         clock: seconds.
 
     Returns:
         The table; :attr:`CostTable.uncertain` if what was timed twice did not agree.
     """
     begun, contexts = clock(), _contexts(context_length)
-    rigs = [_Rig(target, drafter, context, clock) for context in contexts]
+    rigs = [_Rig(target, drafter, context, clock, batch) for context in contexts]
     sizes_at = sizes_to_measure(largest, rigs[0].warm_up())
     total, done, steady = sum(map(len, sizes_at)), 0, True
     # Seconds by block size, at each context.
@@ -178,10 +181,45 @@ def _columns(short: dict[int, float], long: dict[int, float]) -> dict[int, list[
     return columns
 
 
-class _Rig:
-    """Rounds of the pair at one context length."""
+def guess_for_batch(table: CostTable, batch: int) -> CostTable:
+    """What rounds of ``batch`` texts cost, guessed from those of one, until rounds have told.
 
-    def __init__(self, target: Target, drafter: Drafting, context: int, clock: Callable[[], float]):
+    ``batch`` blocks of ``n`` positions are taken for one of ``batch * n``; beyond the measured
+    sizes, seconds grow in proportion.
+    """
+
+    def guessed(cells: Mapping[int, list[float]]) -> dict[int, list[float]]:
+        sizes = sorted(cells)
+        columns = [[cells[size][i] for size in sizes] for i in range(len(table.contexts))]
+        return {n: [_at(sizes, seconds, batch * n) for seconds in columns] for n in sizes}
+
+    return CostTable(
+        list(table.contexts),
+        {GREEDY: guessed(table.rounds[GREEDY])},
+        acceptance=table.acceptance,
+    )
+
+
+def _at(sizes: Sequence[int], seconds: Sequence[float], positions: int) -> float:
+    """Seconds of a block of ``positions``, between measured sizes and beyond them."""
+    if positions >= sizes[-1]:
+        return seconds[-1] * positions / sizes[-1]
+    i = bisect_right(sizes, positions)
+    part = (positions - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
+    return seconds[i - 1] + (seconds[i] - seconds[i - 1]) * part
+
+
+class _Rig:
+    """Rounds of ``batch`` sequences of the pair, at one context length."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafting,
+        context: int,
+        clock: Callable[[], float],
+        batch: int,
+    ):
         caches = target.make_cache()
         context_kv = drafter.make_context(mx.array([0], mx.int32))
         prefill(target, drafter, [0, 0], caches, context_kv, 0, 2, lambda *_: None)
@@ -194,8 +232,10 @@ class _Rig:
             caches=[adopt([c]) for c in caches],
             context=context_kv,
         )
+        self._state.select([0] * batch)
+        self._batch = batch
         self._random = _RandomTokens(target.vocab_size)
-        self._queue = RoundQueue(target, drafter, self._random, self._state, [context])
+        self._queue = RoundQueue(target, drafter, self._random, self._state, [context] * batch)
         self._queue.submit(1)
         self._queue.read()
         self._clock = clock
@@ -241,7 +281,8 @@ class _Rig:
         state = self._state
         state.reserve(self._queue.lengths[0] + size)
         begun = self._clock()
-        logits, features = self._target.forward(self._random.take(size), state.caches)
+        tokens = mx.repeat(self._random.take(size), self._batch, axis=0)
+        logits, features = self._target.forward(tokens, state.caches)
         mx.eval(logits, features, *(array for cache in state.caches for array in cache.arrays()))
         return self._clock() - begun
 

@@ -45,12 +45,13 @@ class Verdict:
     Attributes:
         tokens: ``[B, n]`` int32; the first ``accepted + 1`` of a row are emitted.
         accepted: ``[B]`` int32, the accepted drafts.
-        logprobs: ``[B, n, vocab]`` float32 before sampling filters, or None when not asked for.
+        logprobs: ``[n, vocab]`` float32 of each batch row, before sampling filters; a row is None,
+            or all of it is, when not asked for.
     """
 
     tokens: mx.array
     accepted: mx.array
-    logprobs: mx.array | None
+    logprobs: mx.array | Sequence[mx.array | None] | None
 
 
 class Chooser:
@@ -63,8 +64,9 @@ class Chooser:
         processors: user's logits processors, called as mlx-lm calls them: ``f(tokens, logits)``
             with all tokens so far ``[t]`` and logits ``[1, vocab]``, once for each position, in
             order. Batch 1 only.
-        batch: batch rows.
+        batch: batch rows, which draw differently from one seed.
         keep_logprobs: whether the verdict carries log-probabilities.
+        seeds: ``[B, 3]`` instead, one a batch row and purpose.
 
     Attributes:
         drafts_nan: whether the first drafts' logits hold NaN, a bool on the device; None before.
@@ -77,13 +79,14 @@ class Chooser:
         processors: Sequence[LogitsProcessor] = (),
         batch: int = 1,
         keep_logprobs: bool = False,
+        seeds: mx.array | None = None,
     ):
         self.sampling = sampling
         self.penalties = penalties or Penalties()
         self.processors = tuple(processors)
         self._keep_logprobs = keep_logprobs
         self.drafts_nan: mx.array | None = None
-        self._seeds = row_seeds(sampling.seed, batch)
+        self._seeds = row_seeds(sampling.seed, batch) if seeds is None else seeds
         self._draws = not sampling.greedy and sampling.sampler is None
         self._rejects = self._draws and sampling.acceptance == "rejection"
 
@@ -123,7 +126,7 @@ class Chooser:
         if self.penalties.penalizes:
             logits = self.penalties.apply(logits.astype(mx.float32), state.history, positions - 1)
         if self.processors:
-            return self._judge_in_order(draft, logits, positions, state.committed)
+            return self._judge_in_order(draft, logits, positions, state.committed[0])
         return self._decide(draft, logits, positions)
 
     def _judge_in_order(

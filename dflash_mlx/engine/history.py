@@ -1,8 +1,10 @@
 """The tokens so far, on the device, for penalties that look back from each place of a block."""
 
+import copy
+
 import mlx.core as mx
 
-from ..cache.linear import GROWTH, round_up
+from ..cache.linear import GROWTH, put_row, round_up
 
 
 class History:
@@ -23,6 +25,18 @@ class History:
         missing = length - self._tokens.shape[1]
         if missing > 0:
             self._tokens = mx.pad(self._tokens, [(0, 0), (0, round_up(missing, GROWTH))])
+
+    def rows(self, index: mx.array) -> "History":
+        """That of the batch rows ``index``."""
+        some = copy.copy(self)
+        some._tokens, some._start = self._tokens[index], self._start[index]
+        return some
+
+    def put(self, slot: int, other: "History") -> None:
+        """Write the only row of ``other`` into batch row ``slot``."""
+        self.reserve(other._tokens.shape[1])
+        self._tokens = put_row(self._tokens, slot, other._tokens)
+        self._start = put_row(self._start, slot, other._start)
 
     def write(self, tokens: mx.array, offset: mx.array) -> None:
         """Write ``tokens [B, n]`` at positions ``offset [B]`` and on."""

@@ -1,6 +1,6 @@
 """Prefill: the prompt through mlx-lm's own caches, and its features into the context K/V."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
 
@@ -23,7 +23,25 @@ def prefill(
     progress: Callable[[int, int], None],
     quantization: KVQuantization | None = None,
 ) -> None:
-    """Run all of ``tokens`` through the target, a chunk at a time.
+    """Run all of ``tokens`` through the target; the arguments are those of :func:`chunks`."""
+    for _ in chunks(
+        target, drafter, tokens, caches, context, begin, lambda: step_size, progress, quantization
+    ):
+        pass
+
+
+def chunks(
+    target: Target,
+    drafter: Drafting | None,
+    tokens: Sequence[int],
+    caches: list[StockCache],
+    context: list[ContextBuffer] | None,
+    begin: int,
+    step_size: Callable[[], int],
+    progress: Callable[[int, int], None],
+    quantization: KVQuantization | None = None,
+) -> Iterator[int]:
+    """Run all of ``tokens`` through the target, a chunk for each item that is asked for.
 
     Each chunk's features are projected at once and dropped, so memory does not grow with
     ``taps * hidden * prompt``; and no chunk's logits are ever computed.
@@ -35,14 +53,17 @@ def prefill(
         caches: stock caches of one sequence, filled in place.
         context: context K/V of the same sequence, filled and committed in place.
         begin: how many tokens the caches hold already.
-        step_size: tokens a chunk.
+        step_size: tokens of a chunk, asked before each.
         progress: called with the tokens done and all tokens, the anchor included, as in mlx-lm.
         quantization: of the caches, when they have come far enough.
+
+    Yields:
+        The tokens done, after each chunk.
     """
-    total = len(tokens) + 1
+    done, total = 0, len(tokens) + 1
     progress(0, total)
-    for done in range(0, len(tokens), step_size):
-        chunk = mx.array([tokens[done : done + step_size]])
+    while done < len(tokens):
+        chunk = mx.array([tokens[done : done + step_size()]])
         # A prompt cache has all of a chunk or nothing of it.
         with uninterrupted():
             _, features = target.forward(chunk, caches)
@@ -60,4 +81,6 @@ def prefill(
             del features
             mx.eval(arrays)
         mx.clear_cache()
-        progress(done + chunk.shape[1], total)
+        done += chunk.shape[1]
+        progress(done, total)
+        yield done

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from ..cache.linear import put_row
 from ..cache.protocol import Buffer, ContextBuffer, TargetBuffer
 from .history import History
 
@@ -21,7 +22,10 @@ class State:
             offset is the state's, less one for each of ``pending``.
         pending: features ``[B, 1, taps * hidden]`` of plain rounds, not yet in the context K/V.
         history: the tokens so far, when penalties look back.
-        committed: all tokens up to the anchor ``[t]``, set by the host for user's processors.
+        live: ``[B]`` bool, which batch rows hold a sequence, or None if all do. The others write
+            the first positions of their buffers over and over.
+        committed: all tokens up to the anchor ``[t]`` of each batch row, by number; set by the host
+            for user's processors.
     """
 
     anchor: mx.array
@@ -30,7 +34,8 @@ class State:
     context: Sequence[ContextBuffer] | None = None
     pending: list[mx.array] = field(default_factory=list)
     history: History | None = None
-    committed: mx.array | None = None
+    live: mx.array | None = None
+    committed: dict[int, mx.array] = field(default_factory=dict)
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -55,8 +60,38 @@ class State:
         """
         self.anchor = mx.take_along_axis(tokens, accepted[:, None], axis=1)[:, 0]
         self.offset = self.offset + accepted + 1
+        if self.live is not None:
+            self.offset = mx.where(self.live, self.offset, 0)
         for buffer in self.caches if self.pending else self.buffers:
             buffer.commit(self.offset, accepted)
+
+    def put(self, slot: int, other: "State", length: int) -> None:
+        """Write a state of one sequence into batch row ``slot``; the other rows stay in place.
+
+        Both have no features pending, and both a context or none.
+
+        Args:
+            slot: a free batch row.
+            other: the sequence's state, which is not used any more.
+            length: its committed positions.
+        """
+        self.anchor = put_row(self.anchor, slot, other.anchor)
+        self.offset = put_row(self.offset, slot, other.offset)
+        for buffer, new in zip(self.buffers, other.buffers, strict=True):
+            buffer.put(slot, new, length)
+        if self.history is None and other.history is not None:
+            self.history = History([[]] * self.anchor.shape[0], mx.zeros_like(self.offset))
+        if other.history is not None:
+            self.history.put(slot, other.history)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Be the state of these batch rows; a row may come several times."""
+        index = mx.array(rows)
+        self.anchor, self.offset = self.anchor[index], self.offset[index]
+        for buffer in self.buffers:
+            buffer.select(rows)
+        if self.history is not None:
+            self.history = self.history.rows(index)
 
     def arrays(self) -> list[mx.array]:
         """What the buffers got in the last round, whatever was accepted of it."""

@@ -29,12 +29,10 @@ class RoundTimer:
     tokens counts only if the device was at work meanwhile, which is so when both reads waited.
 
     Args:
-        alone: whether each round is read before the next is queued.
         clock: seconds.
     """
 
-    def __init__(self, alone: bool, clock: Callable[[], float] = time.perf_counter):
-        self._alone = alone
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock = clock
         self._begun = clock()
         self._read: float | None = None
@@ -61,8 +59,16 @@ class RoundTimer:
             self._held += held
             self._all_held += held
 
-    def read(self, queue: RoundQueue) -> tuple[HostRound, float | None]:
+    def disturbed(self) -> None:
+        """Something else was computed since the last read: the interval tells nothing."""
+        self._read = None
+
+    def read(self, queue: RoundQueue, alone: bool) -> tuple[HostRound, float | None]:
         """Read the oldest round.
+
+        Args:
+            queue: of the rounds.
+            alone: whether each round is read before the next is queued.
 
         Returns:
             The round, and its seconds, or None if they cannot be told.
@@ -76,7 +82,7 @@ class RoundTimer:
             interval = now - self._read
             waited = now - begun > WAITED * interval
             if self._held <= HELD_UP * interval or (waited and self._waited):
-                seconds = self._told(size, interval, queue.next_size, before)
+                seconds = interval if alone else self._told(size, interval, queue.next_size, before)
                 self._before = size, interval
             self._waited = waited
         self._read, self._held = now, 0.0
@@ -86,7 +92,7 @@ class RoundTimer:
         self, size: int, interval: float, following: int | None, before: tuple[int, float] | None
     ) -> float | None:
         """What an interval tells of the round that ended it, if anything."""
-        if following == (None if self._alone else size):
+        if following == size:
             self._lately.setdefault(size, deque(maxlen=LATELY)).append(interval)
             return interval
         if before is None or before[0] != following or following not in self._lately:

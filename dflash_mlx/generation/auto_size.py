@@ -13,7 +13,7 @@ from mlx_lm.generate import wired_limit
 
 from ..engine.block_size import BlockController, BlockSizes
 from ..engine.cache_options import largest_block
-from ..engine.calibration import calibrate
+from ..engine.calibration import calibrate, guess_for_batch
 from ..engine.cost_file import CostFile
 from ..engine.costs import GREEDY, CostTable
 from ..engine.request import AUTO, Request, RoundOptions
@@ -31,38 +31,62 @@ def tune(
     model: Pair,
     progress: Callable[[int, int], None] = lambda done, total: None,
     again: bool = False,
+    batch: int = 1,
 ) -> CostTable:
     """What rounds of this pair cost on this machine: known, stored, or measured and stored.
 
     Generation with ``block_size="auto"`` asks for it by itself; the first time takes seconds. If
     times contradict one another, that is warned of, and they serve this pair but are not stored.
+    What rounds of several sequences cost is guessed from that and learned, unless it is asked for.
 
     Args:
         model: from :func:`dflash_mlx.load`, with a drafter.
         progress: called with measurements done and in all, if there are any to be made.
         again: measure, whatever is known.
+        batch: sequences in a round.
 
     Raises:
         UserError: the pair has no drafter.
     """
     if model.drafter is None:
         raise UserError("No drafter is loaded, so there is no block size to tune.")
-    if model.costs is not None and not again:
+    if model.costs is not None and not again and batch == 1:
         return model.costs
     largest = largest_block(model, model.target.make_cache())
-    file = CostFile(_cost_key(model, largest))
+    file = CostFile(_cost_key(model, largest, batch))
     table = None if again else file.read()
     if table is None:
         with wired_limit(model.model):
-            table = calibrate(model.target, model.drafter, largest, model.context_length, progress)
+            table = calibrate(
+                model.target, model.drafter, largest, model.context_length, progress, batch
+            )
         mx.clear_cache()
         if table.uncertain:
             warnings.warn(UNCERTAIN, stacklevel=2)
             file = None
         else:
             file.write(table)
-    model.costs, model.cost_file = table, file
+    if batch == 1:
+        model.costs, model.cost_file = table, file
+    else:
+        model.batch_costs[batch] = table, file
     return table
+
+
+def batch_costs(model: Pair, batch: int) -> CostTable | None:
+    """What rounds of ``batch`` sequences cost: known, stored, or guessed; None without costs."""
+    if batch not in model.batch_costs and model.costs is not None:
+        largest = largest_block(model, model.target.make_cache())
+        file = CostFile(_cost_key(model, largest, batch))
+        model.batch_costs[batch] = file.read() or guess_for_batch(model.costs, batch), file
+    return model.batch_costs.get(batch, (None,))[0]
+
+
+def remember_batches(model: Pair) -> None:
+    """Store what rounds of several sequences have taught."""
+    for batch, (table, file) in model.batch_costs.items():
+        if file is not None:
+            model.batch_costs[batch] = file.update(table), file
 
 
 def sizes_for(model: Pair, request: Request) -> BlockSizes:
@@ -110,10 +134,11 @@ def _choice(options: RoundOptions) -> str:
     return "+".join(name for name, present in parts.items() if present) or GREEDY
 
 
-def _cost_key(model: Pair, largest: int) -> dict[str, Any]:
+def _cost_key(model: Pair, largest: int, batch: int = 1) -> dict[str, Any]:
     """All that costs depend on."""
     device = mx.device_info()
     return {
+        **({"batch": batch} if batch > 1 else {}),
         "device": device["device_name"],
         "architecture": device["architecture"],
         "backend": str(mx.default_device().type),

@@ -1,10 +1,14 @@
 """What a generation yields, and how it is reported."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from ..engine.session import EmittedToken, Session
 from ..engine.statistics import Statistics
+from .text import StopStrings
 
 
 @dataclass
@@ -44,6 +48,63 @@ class GenerationResponse:
     block_size: int
     tau: float
     statistics: Statistics
+
+
+class Responses:
+    """Makes responses of a session's tokens, and knows when the text ends.
+
+    Args:
+        session: whose tokens they are.
+        tokenizer: its end-of-text tokens end the text as well.
+        stop: strings that end it.
+
+    Attributes:
+        ended: whether the text has ended with the last token.
+    """
+
+    def __init__(self, session: Session, tokenizer: TokenizerWrapper, stop: Sequence[str]):
+        self.ended = False
+        self._session = session
+        self._eos = tokenizer.eos_token_ids
+        self._detokenizer, self._stops = tokenizer.detokenizer, StopStrings(stop)
+        self._token = EmittedToken(None, None, False, 0, session.sizes.largest)
+        self._text, self._stopped = "", False
+
+    def feed(self, token: EmittedToken) -> GenerationResponse | None:
+        """The response to a token, or None if the text has ended: then :meth:`last` has it."""
+        self._token, self._text = token, ""
+        ends = token.token in self._eos
+        if not ends:
+            self._detokenizer.add_token(token.token)
+            self._text, self._stopped = self._stops.feed(self._detokenizer.last_segment)
+        self.ended = ends or self._stopped or self._session.finished
+        return None if self.ended else self._response(self._text)
+
+    def last(self) -> GenerationResponse:
+        """The response to the last token, with what was held back, and why the text ended."""
+        text = self._text
+        if not self._stopped:
+            self._detokenizer.finalize()
+            tail, self._stopped = self._stops.feed(self._detokenizer.last_segment)
+            text += tail if self._stopped else tail + self._stops.flush()
+        stopped = self._stopped or self._token.token in self._eos
+        return self._response(text, "stop" if stopped else "length")
+
+    def _response(self, text: str, reason: str | None = None) -> GenerationResponse:
+        session = self._session
+        clock, statistics = session.clock, session.statistics
+        return GenerationResponse(
+            **vars(self._token),
+            text=text,
+            prompt_tokens=len(session.request.prompt),
+            prompt_tps=clock.prompt_tps,
+            generation_tokens=clock.tokens,
+            generation_tps=clock.generation_tps,
+            peak_memory=mx.get_peak_memory() / 1e9,
+            finish_reason=reason,
+            tau=statistics.tau,
+            statistics=statistics,
+        )
 
 
 def report(response: GenerationResponse, kernels: bool = False) -> str:

@@ -10,14 +10,15 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from ..cache.protocol import StockCache
 from ..engine.cache_options import GROUP_SIZE, QUANTIZED_START
 from ..engine.choose import LogitsProcessor
+from ..engine.interrupt import uninterrupted
 from ..engine.request import AUTO, Request
+from ..engine.scheduler import Scheduler
 from ..engine.session import EmittedToken, Session
 from ..loading.pair import Pair
 from .auto_size import sizes_for
 from .options import Options
 from .resolve import resolve
-from .response import GenerationResponse, report
-from .text import StopStrings
+from .response import GenerationResponse, Responses, report
 
 
 def stream_generate(
@@ -149,50 +150,62 @@ def generate(
 def _stream(
     model: Pair, tokenizer: TokenizerWrapper, request: Request, stop: Sequence[str]
 ) -> Iterator[GenerationResponse]:
-    detokenizer, stops = tokenizer.detokenizer, StopStrings(stop)
-    sizes = sizes_for(model, request)
-    session = Session(model, request, sizes)
-    clock, statistics = session.clock, session.statistics
-
-    def response(token: EmittedToken, text: str, reason: str | None = None) -> GenerationResponse:
-        return GenerationResponse(
-            **vars(token),
-            text=text,
-            prompt_tokens=len(request.prompt),
-            prompt_tps=clock.prompt_tps,
-            generation_tokens=clock.tokens,
-            generation_tps=clock.generation_tps,
-            peak_memory=mx.get_peak_memory() / 1e9,
-            finish_reason=reason,
-            tau=statistics.tau,
-            statistics=statistics,
-        )
-
-    token, text, stopped = EmittedToken(None, None, False, 0, sizes.largest), "", False
-    with _wired(model), closing(session.emit()) as tokens:
+    session = Session(model, request, sizes_for(model, request))
+    responses = Responses(session, tokenizer, stop)
+    with _wired(model), closing(emit(model, session)) as tokens:
         for token in tokens:
-            ended = token.token in tokenizer.eos_token_ids
-            if not ended:
-                detokenizer.add_token(token.token)
-                text, stopped = stops.feed(detokenizer.last_segment)
-            if ended or stopped or clock.tokens >= request.room:
+            step = responses.feed(token)
+            if responses.ended:
                 session.taken += 1
                 break
-            step = response(token, text)
             try:
                 yield step
             finally:
                 # Closed or thrown into, too, by somebody who has this token. An interrupt does not
                 # come between the two lines above: Python looks for one at calls and jumps.
                 session.taken += 1
-            text = ""
     # The prompt cache is complete from here on, before the last response is seen.
-    if not stopped:
-        detokenizer.finalize()
-        tail, stopped = stops.feed(detokenizer.last_segment)
-        text += tail if stopped else tail + stops.flush()
-    stopped = stopped or token.token in tokenizer.eos_token_ids
-    yield response(token, text, "stop" if stopped else "length")
+    yield responses.last()
+
+
+def emit(model: Pair, session: Session) -> Iterator[EmittedToken]:
+    """A session's tokens one by one, stepped here; at the end, however it comes, it is handed back.
+
+    Raises:
+        Exception: what a function of the caller raised.
+    """
+    loop = Scheduler(model)
+    loop.add(session)
+    try:
+        while not session.finished:
+            for _, tokens in loop.step():
+                if session.error is not None:
+                    _raise(session)
+                for token in tokens:
+                    with loop.held_up():
+                        yield token
+    finally:
+        interrupt, removed = None, False
+        while not removed:
+            try:
+                with uninterrupted():
+                    loop.remove(session)
+                    session.sizes.finish()
+                    removed = True
+            except KeyboardInterrupt as error:
+                # Before it was begun, or when it was done.
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+
+def _raise(session: Session) -> None:
+    error, session.error = session.error, None
+    try:
+        raise error
+    finally:
+        # Its trace has this frame: a cycle would hold the caches.
+        del error
 
 
 @contextmanager

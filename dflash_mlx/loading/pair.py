@@ -29,6 +29,7 @@ class Pair:
         generating: held by a generation that has the machine to itself.
         costs: what rounds cost on this machine, once :func:`dflash_mlx.tune` was asked for it.
         cost_file: keeps them for the next process; None before, and for costs set by hand.
+        batch_costs: what rounds of several sequences cost, by their number, and what keeps it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Pair:
         self.generating = threading.Lock()
         self.costs: CostTable | None = None
         self.cost_file: CostFile | None = None
+        self.batch_costs: dict[int, tuple[CostTable, CostFile | None]] = {}
 
     @property
     def model(self) -> nn.Module:

@@ -63,7 +63,10 @@ class PlainTarget(StockModel):
 
     Attributes:
         vocab_size, dtype: of its logits.
+        batched: False: several sequences take turns.
     """
+
+    batched = False
 
     def __init__(self, model: nn.Module, why_plain: str):
         super().__init__(model)

@@ -39,6 +39,11 @@ class Target(Stack):
         """Input embeddings of ``ids``, as the target's first layer receives them."""
         return self.family.embed(self.embedding(ids), self.args)
 
+    @property
+    def batched(self) -> bool:
+        """Whether it takes several sequences at once."""
+        return self.family.batched
+
     def forward(
         self, ids: mx.array, caches: Sequence[TargetBuffer] | Sequence[StockCache]
     ) -> tuple[mx.array, mx.array | None]:
@@ -53,7 +58,7 @@ class Target(Stack):
         Returns:
             Logits ``[B, n, vocab]``, and features ``[B, n, taps * hidden]`` (None without taps).
         """
-        if ids.shape[0] > 1 and not self.family.batched:
+        if ids.shape[0] > 1 and not self.batched:
             raise UserError("This target's family takes a single sequence, not a batch.")
         with self._taps.recording() as outputs, self._recorder.recording():
             logits = self.model(ids, cache=caches)

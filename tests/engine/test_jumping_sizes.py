@@ -17,7 +17,7 @@ from support.tokenizer import byte_tokenizer
 
 from dflash_mlx.engine.choose import Chooser
 from dflash_mlx.engine.queue import RoundQueue
-from dflash_mlx.engine.round import LARGEST_PENDING, run_round
+from dflash_mlx.engine.round import LARGEST_PENDING, run_round, write_pending
 from dflash_mlx.engine.sampling import Sampling
 from dflash_mlx.engine.state import State
 from dflash_mlx.target.target import Target
@@ -83,8 +83,8 @@ def test_context_holds_exactly_the_committed_features(family, taps):
             assert len(state.pending) < LARGEST_PENDING
         assert tokens[:n] == truth[:n]
         tokens += queue.read().tokens[0]
-        queue.write_anchor()
-        committed = queue.lengths[0] + 1
+        write_pending(drafter, state)
+        committed = queue.lengths[0]
         whole = mx.array([(prompt + tokens)[:committed]])
         _, features = target.forward(whole, target.make_cache())
         written = state.context[0].keys[0, 0, :committed]

@@ -135,7 +135,7 @@ def rounds(target, drafter, chooser, prompt, n, block_size, history):
         ahead = 0
     while len(emitted) < n:
         while queue.in_flight <= ahead:
-            state.committed = mx.array(prompt + emitted) if chooser.processors else None
+            state.committed = {0: mx.array(prompt + emitted)} if chooser.processors else {}
             queue.submit(block_size)
         emitted += queue.read().tokens[0]
     return emitted[:n]

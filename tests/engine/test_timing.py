@@ -7,14 +7,14 @@ import pytest
 from dflash_mlx.engine.timing import RoundTimer
 
 
-def run(rounds, alone=False):
+def run(rounds, alone=False, disturbed=()):
     """The time told of each round, and that of all without the consumer's.
 
     Each round is (block size, seconds of submitting, seconds waiting in the read, seconds of the
     consumer after it).
     """
     now, times = 0.0, []
-    timer = RoundTimer(alone, clock=lambda: now)
+    timer = RoundTimer(clock=lambda: now)
     following = [None] * len(rounds) if alone else [*(r[0] for r in rounds[1:]), None]
     for (size, submit, wait, consumer), next_size in zip(rounds, following, strict=True):
         now += submit
@@ -24,9 +24,11 @@ def run(rounds, alone=False):
             now += wait
             return SimpleNamespace(block_size=size)
 
-        news, seconds = timer.read(SimpleNamespace(read=read, next_size=next_size))
+        news, seconds = timer.read(SimpleNamespace(read=read, next_size=next_size), alone)
         assert news.block_size == size
         times.append(seconds)
+        if len(times) in disturbed:
+            timer.disturbed()
         with timer.held_up():
             now += consumer
     return times, timer.seconds
@@ -85,6 +87,10 @@ def test_intervals_between_reads_that_are_the_time_of_a_round(rounds, times):
     told, seconds = run(rounds)
     assert told == times
     assert seconds == pytest.approx(sum(submit + wait for _, submit, wait, _ in rounds))
+
+
+def test_what_else_is_computed_between_two_reads_is_not_laid_to_a_round():
+    assert run([GPU] * 6, disturbed=[3])[0] == [None, 10, 10, None, 10, None]
 
 
 def test_rounds_that_wait_for_the_host_are_timed_one_by_one():

@@ -10,6 +10,7 @@ from dflash_mlx.engine.block_size import BlockSizes
 from dflash_mlx.engine.session import Session
 from dflash_mlx.generation.options import Options
 from dflash_mlx.generation.resolve import resolve
+from dflash_mlx.generation.stream import emit
 
 
 class Scripted(BlockSizes):
@@ -56,7 +57,7 @@ def emitted(
     script = Scripted(sizes)
     session = Session(pair, request, script)
     tokens = []
-    for token in session.emit():
+    for token in emit(pair, session):
         tokens.append(token.token)
         session.taken += 1
     return tokens, script.observed
