@@ -7,6 +7,8 @@ from .errors import UserError
 
 if TYPE_CHECKING:
     from .generation.auto_size import tune
+    from .generation.engine_thread import Engine, EngineError, Handle
+    from .generation.many import batch_generate
     from .generation.response import GenerationResponse
     from .generation.stream import generate, stream_generate
     from .loading.loader import load
@@ -15,10 +17,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Engine",
+    "EngineError",
     "GenerationResponse",
+    "Handle",
     "Pair",
     "UserError",
     "__version__",
+    "batch_generate",
     "generate",
     "load",
     "stream_generate",
@@ -27,8 +33,12 @@ __all__ = [
 
 # Imported when first asked for: MLX takes a second, which `dflash-mlx --help` should not wait for.
 _MODULES = {
+    "Engine": ".generation.engine_thread",
+    "EngineError": ".generation.engine_thread",
     "GenerationResponse": ".generation.response",
+    "Handle": ".generation.engine_thread",
     "Pair": ".loading.pair",
+    "batch_generate": ".generation.many",
     "generate": ".generation.stream",
     "load": ".loading.loader",
     "stream_generate": ".generation.stream",

@@ -53,4 +53,10 @@ class Options(RoundOptions):
             raise UserError(
                 " ".join(f"There is no option `{x}`{did_you_mean(x, names)}" for x in unknown)
             )
-        return cls(**{name: keywords[name] for name in names})
+        return cls(**{name: keywords[name] for name in names if name in keywords})
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, object]) -> "Options":
+        """The options that ``keywords`` name, see :meth:`of`."""
+        unknown = {name: keywords[name] for name in keywords.keys() - {f.name for f in fields(cls)}}
+        return cls.of(keywords, unknown)
