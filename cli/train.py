@@ -9,16 +9,22 @@ from ..train.training import train
 from ..train.world import PeerStopped
 from .arguments import add_options
 
+_USAGE = """dflash-mlx train --model MODEL --output OUTPUT
+                        (--data DATA | --self-prompts N) [options]"""
 _DESCRIPTION = """\
 Train a DFlash drafter for a target. Prompts come from --data, or the target invents them
 (--self-prompts); it writes the answers itself, unless the data have some. What is needed to resume
 is kept in OUTPUT/training, which may be removed when training is over.
+
+Most trainings need --model, --output, --data or --self-prompts, and --max-tokens; then --layers,
+--taps and --block-size shape the drafter, and --epochs or --time-limit end it. The rest is for
+experiments.
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Register the ``train`` command, whose flags are the fields of :class:`Recipe`."""
-    parser = subparsers.add_parser("train", description=_DESCRIPTION)
+    parser = subparsers.add_parser("train", description=_DESCRIPTION, usage=_USAGE)
     parser.set_defaults(run=run)
     add_options(parser, Recipe)
 
