@@ -109,7 +109,9 @@ class LinearCache(LinearBuffer, TargetBuffer):
 
     def hand_back(self, row: int, length: int, cache: KVCache) -> KVCache:
         if self.keys is not None:
-            cache.keys, cache.values = each(lambda x: x[row : row + 1], (self.keys, self.values))
+            # Of several rows, a copy: a view of one would keep the buffer of all from being reused.
+            index = slice(row, row + 1) if self.offset.shape[0] == 1 else mx.array([row])
+            cache.keys, cache.values = each(lambda x: x[index], (self.keys, self.values))
             cache.offset = length
         return cache
 

@@ -67,11 +67,6 @@ class Batch:
         """Who is here."""
         return [session for session in self.slots if session is not None]
 
-    @property
-    def seconds(self) -> float:
-        """What its rounds took so far, without the time in which a consumer had their tokens."""
-        return self._timer.seconds
-
     def held_up(self) -> AbstractContextManager[None]:
         """Around what a consumer of tokens does."""
         return self._timer.held_up()
@@ -110,17 +105,19 @@ class Batch:
     def leave(self, session: Session) -> None:
         """Free the session's slot, and complete its prompt cache."""
         slot, queue = self.slots.index(session), self._queue
-        if session.request.options.prompt_cache is not None:
-            write_pending(queue.drafter, queue.state)
-            written = queue.lengths[slot]
-            session.hand_back(queue.state, slot, written, queue.in_flight_for(slot) > 0)
-        self.slots[slot] = None
-        queue.drop(slot)
-        if not self.sessions:
-            # What is in flight is nobody's.
-            self._queue, self.slots = None, []
-        else:
-            self._regroup()
+        try:
+            if session.request.options.prompt_cache is not None:
+                write_pending(queue.drafter, queue.state)
+                written = queue.lengths[slot]
+                session.hand_back(queue.state, slot, written, queue.in_flight_for(slot) > 0)
+        finally:
+            self.slots[slot] = None
+            queue.drop(slot)
+            if not self.sessions:
+                # What is in flight is nobody's.
+                self._queue, self.slots = None, []
+            else:
+                self._regroup()
 
     def round(self) -> list[tuple[Session, Iterator[EmittedToken]]]:
         """Submit a round, and read the oldest: what it emits, for each session that is still here.

@@ -100,7 +100,7 @@ class Session:
         options = self.request.options
         if options.logits_processors or options.sampler is not None:
             # A user's function is called for one sequence.
-            return self
+            return id(self)
         names = [f.name for part in (Sampling, Penalties) for f in fields(part) if f.name != "seed"]
         values = [getattr(options, name) for name in names]
         return options.draft, options.logprobs, repr(values)
