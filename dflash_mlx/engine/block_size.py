@@ -5,7 +5,6 @@ What a round costs, the cost table knows; how many tokens it will emit, each tex
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from .acceptance import FIRST_ACCEPTANCE, MEMORIES, Acceptance, expected_tokens
 from .costs import GREEDY, CostTable
@@ -161,10 +160,9 @@ class BlockController(BlockSizes):
         if self._balance is None:
             self._balance = self._credit(prices)
 
-    @property
-    def seconds(self) -> Callable[[int], dict[int, float]]:
-        """What rounds cost, by the committed tokens before them."""
-        return partial(self._costs.column, choice=self._choice)
+    def seconds(self, context: int) -> dict[int, float]:
+        """What a round of each size costs after ``context`` committed tokens."""
+        return self._costs.column(context, self._choice)
 
     @property
     def tokens(self) -> list[float]:
