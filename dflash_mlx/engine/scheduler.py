@@ -11,7 +11,7 @@ from .costs import CostTable
 from .interrupt import uninterrupted
 from .session import EmittedToken, Session
 
-# While others decode, a chunk of a prompt has a multiple of so many tokens.
+# While others decode, a chunk of a prompt has a multiple of so many tokens, if it has as many.
 CHUNK = 32
 # A chunk while others decode, before it is known what a token of a prompt takes.
 FIRST_CHUNK = 256
@@ -143,7 +143,8 @@ class Scheduler:
         """Tokens of the next chunk: as many as there are, if nobody waits for it."""
         if not self._batches:
             return math.inf
-        return max(int(self._gap / self._pace) // CHUNK, 1) * CHUNK
+        tokens = max(int(self._gap / self._pace), 1)
+        return tokens if tokens < CHUNK else tokens // CHUNK * CHUNK
 
     def _join(self, session: Session) -> None:
         """Let a session whose prompt is complete decode."""

@@ -1,6 +1,7 @@
 """Sequences in one loop: whoever joins and leaves, each writes what it writes alone."""
 
 import functools
+import math
 import random
 
 import pytest
@@ -89,3 +90,11 @@ def test_a_family_that_takes_one_sequence_takes_turns():
         cases = [Case(prompt, text, {}, 30) for prompt, text in texts]
         got, _ = play(pair, scheduler, luck, cases)
     assert got == [case.text for case in cases]
+
+
+@pytest.mark.parametrize(("pace", "tokens"), [(0.5, 1), (0.01, 10), (0.003, 32), (0.0005, 192)])
+def test_a_chunk_takes_no_longer_than_the_others_may_wait(pace, tokens):
+    with company(shared_model("llama"), 0, 2) as (_, scheduler, _):
+        assert scheduler._step_size() == math.inf
+        scheduler._batches, scheduler._pace = [None], pace
+        assert scheduler._step_size() == tokens
