@@ -1,8 +1,7 @@
 """Measure what a pair's rounds cost here, in a few seconds, without any text."""
 
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
@@ -179,34 +178,6 @@ def _columns(short: dict[int, float], long: dict[int, float]) -> dict[int, list[
         grown = growth[below] + (growth[above] - growth[below]) * part
         columns[size] = [seconds, seconds + grown]
     return columns
-
-
-def guess_for_batch(table: CostTable, batch: int) -> CostTable:
-    """What rounds of ``batch`` texts cost, guessed from those of one, until rounds have told.
-
-    ``batch`` blocks of ``n`` positions are taken for one of ``batch * n``; beyond the measured
-    sizes, seconds grow in proportion.
-    """
-
-    def guessed(cells: Mapping[int, list[float]]) -> dict[int, list[float]]:
-        sizes = sorted(cells)
-        columns = [[cells[size][i] for size in sizes] for i in range(len(table.contexts))]
-        return {n: [_at(sizes, seconds, batch * n) for seconds in columns] for n in sizes}
-
-    return CostTable(
-        list(table.contexts),
-        {GREEDY: guessed(table.rounds[GREEDY])},
-        acceptance=table.acceptance,
-    )
-
-
-def _at(sizes: Sequence[int], seconds: Sequence[float], positions: int) -> float:
-    """Seconds of a block of ``positions``, between measured sizes and beyond them."""
-    if positions >= sizes[-1]:
-        return seconds[-1] * positions / sizes[-1]
-    i = bisect_right(sizes, positions)
-    part = (positions - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
-    return seconds[i - 1] + (seconds[i] - seconds[i - 1]) * part
 
 
 class _Rig:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from statistics import median
@@ -252,3 +252,31 @@ def _share(block_size: int, other: int) -> float:
 
 def _by_size(content: Mapping[str, Any]) -> dict[int, list[float]]:
     return {int(size): [float(x) for x in cells] for size, cells in content.items()}
+
+
+def guess_for_batch(table: CostTable, batch: int) -> CostTable:
+    """What rounds of ``batch`` texts cost, guessed from those of one, until rounds have told.
+
+    ``batch`` blocks of ``n`` positions are taken for one of ``batch * n``; beyond the measured
+    sizes, seconds grow in proportion.
+    """
+
+    def guessed(cells: Mapping[int, list[float]]) -> dict[int, list[float]]:
+        sizes = sorted(cells)
+        columns = [[cells[size][i] for size in sizes] for i in range(len(table.contexts))]
+        return {n: [_at(sizes, seconds, batch * n) for seconds in columns] for n in sizes}
+
+    return CostTable(
+        list(table.contexts),
+        {GREEDY: guessed(table.rounds[GREEDY])},
+        acceptance=table.acceptance,
+    )
+
+
+def _at(sizes: Sequence[int], seconds: Sequence[float], positions: int) -> float:
+    """Seconds of a block of ``positions``, between measured sizes and beyond them."""
+    if positions >= sizes[-1]:
+        return seconds[-1] * positions / sizes[-1]
+    i = bisect_right(sizes, positions)
+    part = (positions - sizes[i - 1]) / (sizes[i] - sizes[i - 1])
+    return seconds[i - 1] + (seconds[i] - seconds[i - 1]) * part

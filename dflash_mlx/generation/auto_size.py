@@ -13,9 +13,9 @@ from mlx_lm.generate import wired_limit
 
 from ..engine.block_size import BlockController, BlockSizes
 from ..engine.cache_options import largest_block
-from ..engine.calibration import calibrate, guess_for_batch
+from ..engine.calibration import calibrate
 from ..engine.cost_file import CostFile
-from ..engine.costs import GREEDY, CostTable
+from ..engine.costs import GREEDY, CostTable, guess_for_batch
 from ..engine.request import AUTO, Request, RoundOptions
 from ..errors import UserError
 from ..files import fingerprint

@@ -206,3 +206,10 @@ def test_what_is_not_a_table_is_refused(damage):
     assert CostTable.from_dict(content) == table(0.4)
     with pytest.raises(ValueError):
         CostTable.from_dict(damage(content))
+
+
+def test_costs_of_a_batch_are_guessed_by_its_positions():
+    table = CostTable([32, 128], {GREEDY: {1: [1.0, 2.0], 2: [2.0, 4.0], 4: [3.0, 6.0]}})
+    guess = guess_for_batch(table, 3).rounds[GREEDY]
+    # 3 positions lie between 2 and 4; 6 and 12 are beyond the largest.
+    assert guess == {1: [2.5, 5.0], 2: [4.5, 9.0], 4: [9.0, 18.0]}
