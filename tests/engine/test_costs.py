@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dflash_mlx.engine.costs import UNKNOWN_ROUNDS, CostTable
+from dflash_mlx.engine.costs import GREEDY, UNKNOWN_ROUNDS, CostTable, guess_for_batch
 
 
 def table(acceptance=None):

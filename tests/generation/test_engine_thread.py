@@ -23,6 +23,8 @@ OPTIONS = (
     {"block_size": 2, "logits_processors": [lambda tokens, logits: logits * 0.5]},
     {"block_size": 4, "stop": ["A", "B", "C"]},
     {"block_size": 4, "logprobs": True, "logit_bias": {7: 5.0}},
+    # Drawn together with another one, from a seed of its own.
+    {"block_size": 8, "temp": 0.9, "seed": 4},
 )
 PROMPTS = [random_prompt(3 + 11 * i, VOCAB, i) for i in range(len(OPTIONS))]
 
@@ -67,7 +69,7 @@ def test_from_many_threads_more_than_slots(pair):
 
 
 def test_batch_generate(pair):
-    texts = batch_generate(pair, TOKENIZER, PROMPTS, max_tokens=[5] * 8, options=OPTIONS)
+    texts = batch_generate(pair, TOKENIZER, PROMPTS, max_tokens=[5] * len(PROMPTS), options=OPTIONS)
     for text, prompt, options in zip(texts, PROMPTS, OPTIONS, strict=True):
         assert text == "".join(r.text for r in alone(pair, prompt, options, n=5))
     with pytest.raises(UserError, match="max_tokens"):
