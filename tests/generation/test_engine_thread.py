@@ -50,7 +50,7 @@ def same(ours, theirs):
 
 def test_texts_of_every_option_in_one_company(pair):
     truths = [alone(pair, p, o) for p, o in zip(PROMPTS, OPTIONS, strict=True)]
-    with Engine(pair, TOKENIZER) as engine:
+    with Engine(pair, TOKENIZER, max_batch=len(OPTIONS)) as engine:
         handles = [
             engine.submit(prompt, max_tokens=30, **options)
             for prompt, options in zip(PROMPTS, OPTIONS, strict=True)
